@@ -22,6 +22,7 @@ from triton import knobs as triton_knobs
 from triton._C.libtriton import ir, llvm
 from triton.backends.compiler import GPUTarget, Language
 from triton.compiler.compiler import ASTSource, make_backend
+from triton.language.semantic import TritonSemantic
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction, TensorWrapper
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 M = TypeVar("M")
 
 __all__ = [
+    "ById",
     "GPUTarget",
     "Specialised",
     "answer_generated_code",
@@ -39,6 +41,7 @@ __all__ = [
     "check_globals",
     "entry",
     "excerpts",
+    "hash_libraries",
     "inductor_backend",
     "link_excerpts",
     "lower",
@@ -54,6 +57,7 @@ __all__ = [
     "replace_run",
     "set_allocator",
     "set_driver",
+    "skip_unused_checks",
     "specialise",
     "storage_key",
 ]
@@ -209,8 +213,37 @@ def specialise(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Speci
     kwargs = {"debug": False, "instrumentation_mode": "", **kwargs}
     _, _, _, backend, binder = fn.device_caches[0]
     bound, specialization, extra = binder(*args, **kwargs)
-    options, signature, constexprs, attrs = fn._pack_args(backend, kwargs, bound, specialization, extra)
-    return Specialised(f"{specialization}{extra}", bound, signature, constexprs, attrs, options, backend)
+    key = f"{specialization}{extra}"
+    place = ById(fn), key
+    if place not in _packed:  # Triton does it once for each of these, too: it takes longer than the rest of a launch
+        _packed[place] = fn._pack_args(backend, kwargs, bound, specialization, extra)
+    options, signature, constexprs, attrs = _packed[place]
+    return Specialised(key, bound, signature, constexprs, attrs, options, backend)
+
+
+class ById:
+    """An object as a key; a kernel's own hash is that of its source."""
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ById) and other.value is self.value
+
+
+_packed: dict[tuple[ById, str], Any] = {}
+"""Options, signature, constants and hints of a kernel's specialisations, by `Specialised.key`."""
+
+
+def hash_libraries() -> None:
+    """Find the hash of every kernel and device function that there is: those of Triton's own, which any kernel may call, take
+    milliseconds."""
+    for function in gc.get_objects():
+        if type(function) is JITFunction:
+            _ = function.cache_key
 
 
 def check_globals(fn: Any) -> None:
@@ -229,6 +262,20 @@ def make_ttir(fn: Any, special: Specialised, target: GPUTarget) -> str:
     module = source.make_ir(target, special.options, codegen, modules, context)
     stages = stages_of(special.backend, special.options)
     return stages["ttir"](module, metadata_of(target, special.options)).str_nodebug()
+
+
+def skip_unused_checks() -> None:
+    """From now on, generate no checks of integer overflow unless a kernel is compiled with `debug`.
+
+    Triton generates them for every sum and product, asserts nothing, and removes them again: a fifth of the time to TTIR.
+    """
+    check = TritonSemantic.binary_op_sanitize_overflow_impl
+
+    def checked(semantic: Any, *operation: Any) -> None:
+        if semantic.builder.options.debug:
+            check(semantic, *operation)
+
+    TritonSemantic.binary_op_sanitize_overflow_impl = checked  # pyright: ignore[reportAttributeAccessIssue]
 
 
 _ARGUMENT = re.compile(r"(%arg\d+: (?:!tt\.ptr<[\w, ]+>|\w+))(?: \{tt\.divisibility = \d+ : i32\})?")
@@ -252,20 +299,7 @@ def rehint(ttir: str, special: Specialised) -> str | None:
 def kernel_sources() -> dict[Any, str]:
     """The text of every kernel and device function that was made since this process was forked, by object."""
     found = [one for one in gc.get_objects() if type(one) is JITFunction]
-    return {_ById(one): one.src for one in found}
-
-
-class _ById:
-    """An object as a key; a kernel's own hash is that of its source."""
-
-    def __init__(self, value: object) -> None:
-        self.value = value
-
-    def __hash__(self) -> int:
-        return id(self.value)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _ById) and other.value is self.value
+    return {ById(one): one.src for one in found}
 
 
 _MADE_BY_BINDER = ("CompiledKernel", "compile", "ASTSource")

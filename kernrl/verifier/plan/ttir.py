@@ -109,6 +109,7 @@ def forget() -> None:
     """Drop what has been read, however large it was."""
     _parsed.cache_clear()
     _accessed.cache_clear()
+    access.cache_clear()
 
 
 def _parse(text: str) -> Function:
@@ -249,6 +250,7 @@ class Access:
     writes: frozenset[int]
 
 
+@functools.lru_cache(maxsize=512)
 def access(text: str) -> Access:
     """Which pointer parameters a kernel reads and writes; all of them if that cannot be determined."""
     return _accessed(_without_hints(text))

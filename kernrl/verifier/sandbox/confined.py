@@ -81,6 +81,7 @@ class ConfinedServer:
         threads = len(os.listdir("/proc/self/task"))
         if threads != 1:
             raise RuntimeError(f"the fork server has {threads} threads, and a fork keeps only one")
+        isolation.filter_program(walls.may_execute, 1)
         freeze_memory()
         gc.disable()
         large_pages.use_large_pages()

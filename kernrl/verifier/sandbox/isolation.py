@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import functools
 import json
 import os
 import platform
@@ -231,7 +232,7 @@ def _landlock(walls: Walls, tmp: str) -> None:
             handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
         except OSError:
             continue
-        if not Path(path).is_dir():
+        if not os.path.isdir(path):
             access &= _FILE_ACCESS
         _check(_libc.syscall(445, ruleset, 1, struct.pack("=Qi", access & all_access, handle), 0), f"landlock rule {path}")
         os.close(handle)
@@ -265,6 +266,16 @@ def _seccomp(may_execute: bool) -> None:
     """Install a filter that refuses listed calls. Threads stay allowed; processes only if the child may execute."""
     if platform.machine() != "x86_64":
         raise OSError(errno.ENOSYS, f"no system call table for {platform.machine()}")
+    program = filter_program(may_execute, os.getpid())
+    code = ctypes.create_string_buffer(program)
+    header = struct.pack("@HP", len(program) // 8, ctypes.addressof(code))
+    buffer = ctypes.create_string_buffer(header)
+    _check(_libc.prctl(_PR_SET_SECCOMP, ctypes.c_ulong(2), buffer, 0, 0), "seccomp")
+
+
+@functools.cache
+def filter_program(may_execute: bool, pid: int) -> bytes:
+    """The filter for a process of that number. A fork server makes it once: all of its children are number 1."""
     load = lambda offset: (0x20, 0, 0, offset)  # noqa: E731
     equal = lambda value, yes, no: (0x15, yes, no, value)  # noqa: E731
     answer = lambda value: (0x06, 0, 0, value)  # noqa: E731
@@ -277,14 +288,11 @@ def _seccomp(may_execute: bool) -> None:
     program += [equal(_CLONE3, 0, 1), answer(_ERRNO | errno.ENOSYS)]
     if not may_execute:
         program += [equal(_CLONE, 0, 4), load(16), (0x45, 0, 1, 0x10000), answer(_ALLOW), refuse]
-    for number, first in ((_KILL, os.getpid()), (_TGKILL, os.getpid()), (_PRLIMIT64, 0)):
+    for number, first in ((_KILL, pid), (_TGKILL, pid), (_PRLIMIT64, 0)):
         if not (may_execute and number == _KILL):
             program += [equal(number, 0, 4), load(16), equal(first, 0, 1), answer(_ALLOW), refuse]
     program.append(answer(_ALLOW))
-    code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *line) for line in program))
-    header = struct.pack("@HP", len(program), ctypes.addressof(code))
-    buffer = ctypes.create_string_buffer(header)
-    _check(_libc.prctl(_PR_SET_SECCOMP, ctypes.c_ulong(2), buffer, 0, 0), "seccomp")
+    return b"".join(struct.pack("=HBBI", *line) for line in program)
 
 
 # --- what holds on this machine ----------------------------------------------------------------------------------

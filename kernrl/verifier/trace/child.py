@@ -7,6 +7,7 @@ checked by `checks.check_plan` elsewhere.
 from __future__ import annotations
 
 import abc
+import dataclasses
 import json
 import linecache
 import os
@@ -20,6 +21,7 @@ from typing import Any
 import torch
 import triton
 
+from kernrl.tasks.task import FULL
 from kernrl.verifier.base import compat
 from kernrl.verifier.plan.codec import decode_spec, encode
 from kernrl.verifier.plan.plan import Plan, TensorSpec, TraceSpec
@@ -35,12 +37,33 @@ _launches: Launches | None = None
 _WARM_UP = """
 import torch, triton
 import triton.language as tl
+@triton.jit
+def gelu(x):
+    return 0.5 * x * (1.0 + tl.math.erf(x * 0.7071067811865476))
 @triton.autotune([triton.Config({"B": 16}), triton.Config({"B": 32})], key=["n"])
 @triton.jit
-def k(x, y, n, B: tl.constexpr):
+def product(x, y, n, B: tl.constexpr):
     i = tl.arange(0, B)
     a = tl.load(x + i[:, None] * B + i[None, :], mask=i[None, :] < n, other=0.0)
     tl.store(y + i, tl.sum(tl.exp(tl.dot(a, a)), 1))
+@triton.jit
+def rows(x, y, rows, n, scale, eps, B: tl.constexpr, BIAS: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    total, top = tl.zeros((B,), tl.float32), tl.full((B,), -float("inf"), tl.float32)
+    for start in range(0, n, B):
+        at = start + tl.arange(0, B)
+        inside = (at < n) & (row < rows)
+        v = tl.load(x + row * n + at, mask=inside, other=0.0).to(tl.float32)
+        total += v
+        top = tl.maximum(top, tl.where(inside, v, -float("inf")))
+    mean, most = tl.sum(total, 0) / n, tl.max(top, axis=0)
+    if BIAS:
+        mean += eps
+    for start in range(0, n, B):
+        at = start + tl.arange(0, B)
+        v = tl.load(x + row * n + at, mask=at < n)
+        v = tl.sigmoid(gelu(v - mean)) * tl.rsqrt(mean * mean + eps) + tl.minimum(most, scale)
+        tl.store(y + row * n + (at % n) // 1, v, mask=at < n)
 class ModelNew(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -51,8 +74,10 @@ class ModelNew(torch.nn.Module):
             pass
         x = torch.nn.functional.max_pool2d(self.up(self.gn(self.bn(self.conv(x)))), 2).mean((2, 3))
         y = torch.empty_like(x)
-        k[lambda meta: (triton.cdiv(x.numel(), meta["B"]),)](self.linear(x), y, x.numel())
-        return y
+        product[lambda meta: (triton.cdiv(x.numel(), meta["B"]),)](self.linear(x), y, x.numel())
+        z = torch.empty_like(y)
+        rows[(x.shape[0],)](y, z, x.shape[0], x.numel(), 0.5, 1e-5, B=64, BIAS=True, num_warps=4)
+        return z.view(-1)
 """
 _WARM_UP_STATE = {
     "conv.weight": (4, 4, 3, 3), "conv.bias": (4,), "linear.weight": (4, 4), "linear.bias": (4,),
@@ -70,19 +95,23 @@ def prepare(settings: dict[str, Any]) -> None:
     torch.set_num_threads(1)
     _launches = Launches(fake_cuda.install(settings["target"]))
     _launches.install()
+    compat.skip_unused_checks()
     state = {n: _dense(*shape) for n, shape in _WARM_UP_STATE.items()}
-    spec = TraceSpec("full", (), (_dense(2, 4, 8, 8),), state, True, "fp32", settings["target"])
+    full = TraceSpec(FULL, (), (_dense(2, 4, 8, 8),), state, True, "fp32", settings["target"], modes_differ=True)
+    ragged = dataclasses.replace(full, input_set="ragged", inputs=(_dense(3, 4, 7, 9),))
     here = os.getcwd()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         try:
-            trace(_WARM_UP, [spec])
+            for plan in trace(_WARM_UP, [full, ragged]):
+                encode(plan)
         finally:
             os.chdir(here)
     sys.modules.pop("candidate")
     linecache.clearcache()
     _launches = Launches(_launches.target)
     _launches.install()
+    compat.hash_libraries()
     guards.install()
 
 

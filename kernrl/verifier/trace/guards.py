@@ -18,14 +18,14 @@ import os
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 
 from kernrl.verifier.base import compat
 from kernrl.verifier.trace import nondeterminism, python_state
-from kernrl.verifier.trace.library_state import LibraryState
+from kernrl.verifier.trace.library_state import Attributes, Dicts, LibraryState, namespace
 from kernrl.verifier.trace.recorder import Untraceable
 
 _LATER = {
@@ -55,6 +55,7 @@ _CLASSES = (
 )
 _HOOKS = tuple(f"_global_{name}_hooks" for name in ("forward", "forward_pre", "backward", "parameter_registration"))
 
+_ATEN = "torch.ops.aten"
 _NOT_OPERATORS = frozenset(("name",))
 """Names of `torch.ops.aten` that are no operators."""
 
@@ -70,8 +71,10 @@ _frame = sys._getframe
 _in_forward = False
 _settings: dict[str, Any] = {}
 """Torch's settings as they were."""
-_before: dict[str, tuple[Mapping[str, Any], dict[str, Any]]] = {}
+_before: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}
 """Names of each module and class: as they are now, and as they were."""
+_dicts: Dicts[str] | None = None
+"""These names, torch's operators and the dicts of `_tables`. One that has not changed is not looked through."""
 _knobs: dict[str, Any] = {}
 """Triton's settings as they were."""
 _inherited: dict[str, frozenset[str]] = {}
@@ -81,6 +84,7 @@ _libraries: LibraryState | None = None
 """Everything that was loaded, as it was."""
 _attributes: dict[int, frozenset[str]] = {}
 """Names that hang on each function of `_OWN_NAMES`."""
+_on_functions: Attributes | None = None
 
 
 def builtins_of_a_candidate() -> dict[str, Any]:
@@ -122,7 +126,7 @@ def inside_forward() -> Iterator[None]:
 
 def install() -> None:
     """Replace what may not be called, for good, and remember what modules hold. Once, before candidates."""
-    global _libraries
+    global _libraries, _dicts, _on_functions
     _guard_functions(nondeterminism.ASKED, always=False)
     _guard_functions(_LATER, always=True)
     _guard_frames()
@@ -133,11 +137,11 @@ def install() -> None:
     _knobs.update(compat.knobs())
     _settings.update(compat.torch_settings())
     for name in _FOREIGN:
-        module = importlib.import_module(name)
-        _before[name] = vars(module), dict(vars(module))
+        names = vars(sys.modules[name])
+        _before[name] = names, dict(names)
     for one in _CLASSES:
         module, _, name = one.partition(":")
-        _remember_class(f"{module}.{name}", getattr(importlib.import_module(module), name))
+        _remember_class(f"{module}.{name}", getattr(sys.modules[module], name))
     for name, cls in vars(torch.nn).items():
         if isinstance(cls, type) and f"torch.nn.{name}" not in _before:
             _remember_class(f"torch.nn.{name}", cls)
@@ -146,26 +150,30 @@ def install() -> None:
         "sys.meta_path": sys.meta_path, "sys.path_hooks": sys.path_hooks, "copyreg.dispatch_table": copyreg.dispatch_table,
         "torch._decomp.decomposition_table": decompositions,
     }  # fmt: skip
-    for place in _OWN_NAMES:
-        functions = [value for value in _before[place][1].values() if type(value) is types.FunctionType]
-        _attributes.update((id(value), frozenset(vars(value))) for value in functions)
+    on = [value for place in _OWN_NAMES for value in _before[place][1].values() if type(value) is types.FunctionType]
+    _attributes.update((id(value), frozenset(vars(value))) for value in on)
     _tables.extend((name, table, _contents(table)) for name, table in tables.items())
     operators = importlib.import_module("torch._ops")
     operators.OperatorBase.py_impl = _guarded(operators.OperatorBase.py_impl, "py_impl", always=True)
     python_state.know_libraries()
     _libraries = LibraryState()
+    names = {place: now for place, (now, _) in _before.items()}
+    _dicts = Dicts({**names, _ATEN: vars(torch.ops.aten), **{n: one for n, one in tables.items() if isinstance(one, dict)}})
+    _on_functions = Attributes(on)
 
 
 def _fill_in() -> None:
     """Have libraries set what they set when it is first needed: it would seem to be replaced by the candidate who needs it."""
-    importlib.import_module("_strptime")  # sets `time.tzname`
+    for name in ("_strptime", *_FOREIGN, *(one.partition(":")[0] for one in _CLASSES)):  # the first sets `time.tzname`
+        importlib.import_module(name)
     with torch.profiler.record_function("first"):
         pass
 
 
 def _remember_class(place: str, cls: Any) -> None:
     if isinstance(cls, type):
-        _before[place] = vars(cls), dict(vars(cls))
+        names = namespace(cls)
+        _before[place] = names, dict(names)
         _inherited[place] = frozenset(attribute for base in cls.__mro__[1:] for attribute in vars(base))
 
 
@@ -186,7 +194,9 @@ def check_untouched() -> None:
     for name, value in compat.torch_settings().items() if _settings else ():
         if value != _settings[name]:
             raise Untraceable(f"the code changes torch's {name}: leave torch's settings as they are")
-    for place, (now, before) in _before.items():
+    changed = _dicts.changed() if _dicts else []
+    for place in changed:
+        now, before = _before.get(place, ({}, {}))
         if _same_objects(now, before):
             continue
         for name, value in now.items():
@@ -195,18 +205,16 @@ def check_untouched() -> None:
                 raise Untraceable(f"the code replaces {place}.{name}: leave other modules as they are")
             if name not in before and (place in _OWN_NAMES or place in _inherited) and _is_data(value):
                 raise Untraceable(f"the code leaves {place}.{name}: leave other modules as they are")
-    for place in _OWN_NAMES:
-        for name, value in _before.get(place, ({}, {}))[0].items():
-            if type(value) is not types.FunctionType or not (own := vars(value)):
-                continue
-            if left := own.keys() - _attributes.get(id(value), frozenset()):
-                raise Untraceable(f"the code leaves {min(left)} on {place}.{name}: leave other modules as they are")
-    for name, value in vars(torch.ops.aten).items():
+    if _on_functions is not None:
+        _check_functions(_OWN_NAMES if _on_functions.changed() else _OWN_NAMES.intersection(changed))
+    for name, value in vars(torch.ops.aten).items() if _ATEN in changed else ():
         if not name.startswith("_") and type(value) is not torch._ops.OpOverloadPacket and name not in _NOT_OPERATORS:
             raise Untraceable(f"the code replaces torch.ops.aten.{name}: leave other modules as they are")
     if _libraries is not None and (replaced := _libraries.replaced()):
         raise Untraceable(f"the code replaces {replaced}: leave other modules as they are")
     for name, table, contents in _tables:
+        if isinstance(table, dict) and name not in changed:
+            continue
         now = _contents(table)
         if len(now) != len(contents) or any(a is not b and a != b for a, b in zip(now, contents, strict=True)):
             raise Untraceable(f"the code changes {name}: leave other modules as they are")
@@ -218,6 +226,16 @@ def check_untouched() -> None:
             raise Untraceable("the code hooks every module: leave other modules as they are")
     if gc.callbacks:
         raise Untraceable("the code leaves a callback with Python's garbage collector: do the work in forward()")
+
+
+def _check_functions(places: Iterable[str]) -> None:
+    """Raise Untraceable if a function of these modules has an attribute that it did not have."""
+    for place in places:
+        for name, value in _before[place][0].items():
+            if type(value) is not types.FunctionType or not (own := vars(value)):
+                continue
+            if left := own.keys() - _attributes.get(id(value), frozenset()):
+                raise Untraceable(f"the code leaves {min(left)} on {place}.{name}: leave other modules as they are")
 
 
 _all, _map, _len, _is = all, map, len, operator.is_

@@ -30,10 +30,12 @@ class Launches:
         self.recorder = Recorder()
         self.kernels: list[KernelSource] = []
         """Kernels of the current input set, in the order of its plan."""
-        self._numbers: dict[tuple[Any, str], int] = {}
-        self._lowered: dict[tuple[Any, str], KernelSource] = {}
-        self._texts: dict[tuple[Any, str], str] = {}
+        self._numbers: dict[tuple[compat.ById, str], int] = {}
+        self._lowered: dict[tuple[compat.ById, str], KernelSource] = {}
+        self._texts: dict[tuple[compat.ById, str], str] = {}
         """TTIR by function and specialisation, leaving out the divisibility of its arguments."""
+        self._standard: Any = None
+        """Launch options of which none is given."""
         self._collecting: list[Variant] | None = None
         self._tuned: dict[int, tuple[Any, list[LaunchNode]]] = {}
         """By autotuner: the first configuration that compiled at its last launch, and its launches in this recording."""
@@ -205,7 +207,7 @@ class Launches:
         return config
 
     def _number(self, fn: Any, special: compat.Specialised) -> int:
-        key = (fn, special.key)
+        key = compat.ById(fn), special.key
         if key not in self._numbers:
             kernel = self._kernel(fn, special)
             self._numbers[key] = len(self.kernels)
@@ -213,15 +215,15 @@ class Launches:
         return self._numbers[key]
 
     def _kernel(self, fn: Any, special: compat.Specialised) -> KernelSource:
-        key = (fn, special.key)
+        key = compat.ById(fn), special.key
         if key not in self._lowered:
             self._lowered[key] = self._lower(fn, special)
         return self._lowered[key]
 
     def _lower(self, fn: Any, special: compat.Specialised) -> KernelSource:
         options = special.options
-        standard = special.backend.parse_options({})
-        odd = [k for k, v in vars(options).items() if k not in _LAUNCH_OPTIONS and v != getattr(standard, k)]
+        self._standard = self._standard or special.backend.parse_options({})
+        odd = [k for k, v in vars(options).items() if k not in _LAUNCH_OPTIONS and v != getattr(self._standard, k)]
         if odd:
             raise Untraceable(f"the launch option {odd[0]} is not supported: leave it out")
         if options.num_ctas > 1 and int(self.target.arch) < 90:
@@ -240,7 +242,7 @@ class Launches:
 
     def _ttir(self, fn: Any, special: compat.Specialised) -> str:
         """The kernel's TTIR. Input sets mostly differ in divisibility, and generating IR takes most of a trace."""
-        key = fn, f"{special.signature}{special.constexprs}{special.options}"
+        key = compat.ById(fn), f"{special.signature}{special.constexprs}{special.options}"
         text = compat.rehint(self._texts[key], special) if key in self._texts else None
         if text is None:
             text = self._texts[key] = host_descriptors.made_in_kernel(compat.make_ttir(fn, special, self.target), self.target)

@@ -13,9 +13,9 @@ import gc
 import sys
 import types
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from triton.runtime.jit import JITFunction
@@ -25,8 +25,14 @@ _TAG = 3 * _WORD
 """Where a dict's tag lies: after the object's head and the number of its keys."""
 _CODE = 6 * _WORD
 """Where the pointer to a function's code lies, followed by those to its defaults and to the defaults of its keywords."""
+_ATTRIBUTES = 11 * _WORD
+"""Where the pointer to the dict of a function's attributes lies."""
+_AT_ONCE = 1 << 10
+"""Objects whose memory is compared at a time."""
 _CALLED = (types.FunctionType, types.BuiltinFunctionType, type, property, classmethod, staticmethod, types.MethodDescriptorType)
 """What others call. The data of a module is its own affair, and so is a new name."""
+
+K = TypeVar("K")
 
 
 class LibraryState:
@@ -35,17 +41,17 @@ class LibraryState:
     def __init__(self) -> None:
         # whoever patches what records it forges a plan, and that must not matter
         self._modules = {name: module for name, module in sys.modules.items() if name.partition(".")[0] != "kernrl"}
-        self._kernels: list[tuple[JITFunction[Any], str]] = []
         self._table = sys.modules
         self._names = list(_namespaces(self._modules))
-        self._tags = _Words([id(one.now) + _TAG for one in self._names], 1) if _dicts_have_tags() else None
-        for one in self._names:
-            self._kernels += [(value, value.src) for value in one.before.values() if type(value) is JITFunction]
+        self._dicts = Dicts({i: one.now for i, one in enumerate(self._names)})
+        kernels = {id(value): value for one in self._names for value in one.before.values() if type(value) is JITFunction}
+        self._kernels = [(kernel, kernel.src) for kernel in kernels.values()]
+        self._in_kernels = Dicts({i: vars(kernel) for i, kernel in enumerate(kernels.values())})
         found = {id(value): value for one in self._names for value in one.before.values() if type(value) is types.FunctionType}
         self._functions = [(f, _parts(f), dict(f.__kwdefaults__ or {})) for f in found.values()]
         self._code = _Words([address + _CODE for address in found], 3) if _code_is_where_it_was() else None
         keywords = [id(f.__kwdefaults__) + _TAG if f.__kwdefaults__ else 0 for f in found.values()]
-        self._keywords = _Words(keywords, 1) if self._tags else None
+        self._keywords = _Words(keywords, 1) if self._dicts.have_tags else None
         self._table_tag = self._tag_of_table()
 
     def add_module(self, name: str, module: types.ModuleType) -> None:
@@ -56,21 +62,22 @@ class LibraryState:
             self._table_tag = self._tag_of_table()
 
     def _tag_of_table(self) -> bytes:
-        return ctypes.string_at(id(self._table) + _TAG, _WORD) if self._tags else b""
+        return ctypes.string_at(id(self._table) + _TAG, _WORD) if self._dicts.have_tags else b""
 
     def _all_in_place(self) -> bool:
         """Whether nothing was put into `sys.modules` but by `add_module`. To look at each of them takes 10 ms."""
-        return bool(self._tags) and sys.modules is self._table and self._tag_of_table() == self._table_tag
+        return self._dicts.have_tags and sys.modules is self._table and self._tag_of_table() == self._table_tag
 
     def replaced(self) -> str | None:
         """The name of something that is replaced, or of a function whose code or defaults are; None if all is as it was."""
         for name, module in () if self._all_in_place() else self._modules.items():
             if sys.modules.get(name) is not module:
                 return f"sys.modules[{name!r}]"
-        for i in self._tags.changed() if self._tags else range(len(self._names)):
+        for i in self._dicts.changed():
             if found := self._names[i].replaced():
                 return found
-        for kernel, source in self._kernels:
+        for i in self._in_kernels.changed():
+            kernel, source = self._kernels[i]
             if kernel.src != source:
                 return f"the source of {kernel.__name__}"
         looked_at = range(len(self._functions))
@@ -100,26 +107,72 @@ class _Names:
         return None
 
 
+class Dicts(Generic[K]):
+    """Dicts by name, and which of them may hold something else than when this was made."""
+
+    def __init__(self, dicts: Mapping[K, dict[Any, Any]]) -> None:
+        self._dicts, self._keys = dicts, list(dicts)
+        self._tags = _Words([id(one) + _TAG for one in dicts.values()], 1) if _dicts_have_tags() else None
+
+    @property
+    def have_tags(self) -> bool:
+        """Whether this Python tells which dicts have changed; otherwise each may have."""
+        return self._tags is not None
+
+    def changed(self) -> list[K]:
+        """The names of those that have."""
+        return self._keys if self._tags is None else [self._keys[i] for i in self._tags.changed()]
+
+
+class Attributes:
+    """What hangs on functions."""
+
+    def __init__(self, functions: Sequence[types.FunctionType]) -> None:
+        self._dicts = Dicts({function: vars(function) for function in functions})  # `vars` gives each function a dict
+        self._places = _Words([id(f) + _ATTRIBUTES for f in functions], 1) if _attributes_are_where_they_were() else None
+
+    def changed(self) -> bool:
+        """Whether that may be something else than when this was made."""
+        return self._places is None or bool(self._places.changed()) or bool(self._dicts.changed())
+
+
 class _Words:
-    """Words of memory at many addresses, as they were; 0 is no address."""
+    """Words of memory at many addresses, as they were; 0 is no address. Once this is made, nothing that a candidate may have
+    replaced is called: no name of Python's builtins, of numpy or of ctypes."""
 
     def __init__(self, addresses: Iterable[int], each: int) -> None:
         places = np.fromiter(addresses, np.uint64)
-        known = places[places > 0]
-        self._first, last = (int(known.min()), int(known.max())) if known.size else (0, 0)
+        # in the order of memory, in which it is read faster
+        which = np.argsort(places, kind="stable")[np.count_nonzero(places == 0) :]
+        known = places[which]
+        first, last = (int(known[0]), int(known[-1])) if known.size else (0, 0)
         # as an array of all that lies between, of which only these words are read
-        self._count = (last - self._first) // _WORD + each
-        offsets = (known[:, None] - np.uint64(self._first)) // _WORD + np.arange(each, dtype=np.uint64)
-        self._which, self._offsets = np.flatnonzero(places), offsets.astype(np.int64)
-        self._before = self._read()
-
-    def _read(self) -> Any:
-        between: Any = (ctypes.c_uint64 * self._count).from_address(self._first)
-        return np.frombuffer(between, np.uint64)[self._offsets]
+        between: Any = (ctypes.c_uint64 * ((last - first) // _WORD + each)).from_address(first)
+        self._memory = np.frombuffer(between, np.uint64)
+        offsets = ((known[:, None] - np.uint64(first)) // _WORD + np.arange(each, dtype=np.uint64)).astype(np.int64)
+        spans = [slice(i, i + _AT_ONCE) for i in range(0, len(offsets), _AT_ONCE)]
+        self._spans = [(which[span].tolist(), offsets[span], self._memory.take(offsets[span]).tobytes()) for span in spans]
+        self._row_bytes = each * _WORD
 
     def changed(self) -> list[int]:
         """Which of them are not what they were."""
-        return self._which[(self._read() != self._before).any(1)].tolist() if len(self._which) else []
+        found: list[int] = []
+        for which, offsets, before in self._spans:
+            self._add_changed(which, self._memory.take(offsets).tobytes(), before, found)
+        found.sort()
+        return found
+
+    def _add_changed(self, which: list[int], now: bytes, before: bytes, found: list[int]) -> None:
+        if now == before:
+            return
+        count = which.__len__()
+        if count == 1:
+            found.append(which[0])
+            return
+        half = count // 2
+        at = half * self._row_bytes
+        self._add_changed(which[:half], now[:at], before[:at], found)
+        self._add_changed(which[half:], now[at:], before[at:], found)
 
 
 def _parts(function: types.FunctionType) -> tuple[Any, Any, Any]:
@@ -136,9 +189,14 @@ def _namespaces(modules: Mapping[str, Any]) -> Iterator[_Names]:
         for value in list(vars(module).values()):
             if issubclass(type(value), type) and id(value) not in seen:
                 seen.add(id(value))
-                # `vars` shows a class's names, and has no tag
-                for inside in (one for one in gc.get_referents(vars(value)) if type(one) is dict):
-                    yield _Names(f"{value.__module__}.{value.__qualname__}", inside, dict(inside))
+                inside = namespace(value)
+                yield _Names(f"{value.__module__}.{value.__qualname__}", inside, dict(inside))
+
+
+def namespace(owner: Any) -> dict[str, Any]:
+    """The dict in which a module or a class keeps its names. `vars` only shows that of a class."""
+    shown = vars(owner)
+    return shown if isinstance(shown, dict) else next(one for one in gc.get_referents(shown) if isinstance(one, dict))
 
 
 def _dicts_have_tags() -> bool:
@@ -146,6 +204,13 @@ def _dicts_have_tags() -> bool:
     before = ctypes.string_at(id(names) + _TAG, _WORD)
     names["a"] = 2
     return ctypes.string_at(id(names) + _TAG, _WORD) != before
+
+
+def _attributes_are_where_they_were() -> bool:
+    def sample() -> None: ...
+
+    attributes = vars(sample)
+    return ctypes.string_at(id(sample) + _ATTRIBUTES, _WORD) == array("Q", [id(attributes)]).tobytes()
 
 
 def _code_is_where_it_was() -> bool:

@@ -12,7 +12,7 @@ import itertools
 import operator
 import sys
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -30,13 +30,17 @@ AHEAD = 1_000_003
 """How far counts are set ahead, to see whether anything depends on them."""
 
 _NOTHING = object()
-_PLAIN = (int, float, complex, str, bytes, bool, types.NoneType)
+_NUMBERS_AND_TEXTS = (int, float, complex, str, bytes)
 _BUILTIN_ITERATORS = tuple(type(iter(one)) for one in (range(0), [], (), {}, {}.items(), set(), ""))
-_ITERATORS = (itertools.count, itertools.repeat, itertools.cycle, types.GeneratorType, *_BUILTIN_ITERATORS)
 _LOTS = ("_generator", "mtrand", "bit_generator", "_mt19937", "_pcg64", "_philox", "_sfc64")
 _NUMPY = frozenset(("numpy", *(f"numpy.random.{name}" for name in _LOTS)))
 _NO_STATE = frozenset(("__builtins__", "__annotations__", "__dict__", "__weakref__", "__spec__", "__loader__"))
 _CONTAINERS = (dict, list, tuple, set, frozenset)
+# by id: a candidate's class may say that it equals any other
+_PLAIN = frozenset(map(id, (*_NUMBERS_AND_TEXTS, bool, types.NoneType)))
+_ITERATORS = frozenset(map(id, (itertools.count, itertools.repeat, itertools.cycle, types.GeneratorType, *_BUILTIN_ITERATORS)))
+_HOLDERS = frozenset(map(id, _CONTAINERS))
+_WALKED = frozenset(map(id, (types.FunctionType, types.MethodType, property)))
 _LATER = frozenset(("__del__",))
 _COPYING = frozenset(("__copy__", "__deepcopy__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__"))
 
@@ -74,11 +78,13 @@ def remembered(model: torch.nn.Module) -> dict[str, Any]:
 def kept(model: torch.nn.Module) -> dict[str, Any]:
     """The same, without the process."""
     home = sys.modules.get(type(model).__module__)
-    return dict(_Walk(type(model).__module__).walk(model, vars(home) if home else {}))
+    return _Walk(type(model).__module__).walk(model, vars(home) if home else {})
 
 
 def changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     """The paths whose values differ."""
+    if before == after:
+        return []
     return [path for path in {**before, **after} if before.get(path, _NOTHING) != after.get(path, _NOTHING)]
 
 
@@ -143,20 +149,24 @@ class _Walk:
 
     def __init__(self, home: str) -> None:
         self._home, self._seen, self._depth = home, set(_libraries), 0
+        self._found: dict[str, Any] = {}
+        self._own: dict[int, tuple[type, bool]] = {}
+        """Whether a class is the candidate's, by id; the class is kept, so that no other gets its id."""
 
-    def walk(self, model: torch.nn.Module, names: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    def walk(self, model: torch.nn.Module, names: Mapping[str, Any]) -> dict[str, Any]:
         self._seen.add(id(names))  # kernels hold it, too
-        yield from self._of("self", model)
-        yield from self._names("", names)
+        self._of("self", model)
+        self._names("", names)
+        return self._found
 
-    def _names(self, path: str, names: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    def _names(self, path: str, names: Mapping[str, Any]) -> None:
         for name, value in list(names.items()):
             if name not in _NO_STATE:
-                yield from self._of(f"{path}.{name}" if path else name, value)
+                self._of(f"{path}.{name}" if path else name, value)
 
-    def _of(self, path: str, value: Any) -> Iterator[tuple[str, Any]]:
-        if type(value) in _PLAIN:
-            yield path, _exact(value)
+    def _of(self, path: str, value: Any) -> None:
+        if id(type(value)) in _PLAIN:
+            self._found[path] = _exact(value)
             return
         if id(value) in self._seen:
             return
@@ -166,102 +176,106 @@ class _Walk:
                 "the code keeps so many objects, or such deeply nested ones, that a count could hide among them: keep less"
             )
         self._depth += 1
-        yield from self._inside(path, value)
+        self._inside(path, value)
         self._depth -= 1
 
-    def _inside(self, path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    def _inside(self, path: str, value: Any) -> None:
         kind = type(value)
         if issubclass(kind, torch.Tensor):
-            yield f"{path}<shape>", tuple(value.shape)
-            yield from self._names(path, vars(value))
+            self._found[f"{path}<shape>"] = tuple(value.shape)
+            self._names(path, vars(value))
             return
-        if base := next((one for one in (int, float, complex, str, bytes) if issubclass(kind, one)), None):
-            yield path, base.__repr__(value)
-        if kind in _ITERATORS:
-            yield path, _place(value)
+        if issubclass(kind, _NUMBERS_AND_TEXTS):
+            base = next(one for one in _NUMBERS_AND_TEXTS if issubclass(kind, one))
+            self._found[path] = base.__repr__(value)
+        if id(kind) in _ITERATORS:
+            self._found[path] = _place(value)
             if kind is types.GeneratorType and value.gi_frame is not None:
-                yield from self._names(path, value.gi_frame.f_locals)
+                self._names(path, value.gi_frame.f_locals)
         elif issubclass(kind, _CONTAINERS):
-            yield from self._container(path, value)
-            if kind not in _CONTAINERS:
-                yield from self._attributes(path, value, self._is_own(kind))
+            self._container(path, value)
+            if id(kind) not in _HOLDERS:
+                self._attributes(path, value, self._is_own(kind))
         elif kind is types.FunctionType:
-            yield from self._function(path, value)
+            self._function(path, value)
         elif kind is types.MethodType:
-            yield from self._of(path, value.__func__)
-            yield from self._of(f"{path}<self>", value.__self__)
+            self._of(path, value.__func__)
+            self._of(f"{path}<self>", value.__self__)
         elif kind is types.CellType:
-            yield from self._cell(path, value)
+            self._cell(path, value)
         elif kind is property:
             for name in ("fget", "fset", "fdel"):
-                yield from self._of(f"{path}<{name}>", getattr(value, name))
+                self._of(f"{path}<{name}>", getattr(value, name))
         elif kind is types.ModuleType:
             if value.__spec__ is None:  # one that the code has made
-                yield from self._names(path, vars(value))
+                self._names(path, vars(value))
         elif issubclass(kind, type):
-            yield from self._attributes(path, value, self._is_own(value))
+            self._attributes(path, value, self._is_own(value))
         elif is_library(kind) or kind.__module__ in _NUMPY or kind is torch.Generator:
-            yield from self._library(path, value)
+            self._library(path, value)
         else:
-            yield from self._attributes(path, value, self._is_own(kind))
+            self._attributes(path, value, self._is_own(kind))
 
-    def _container(self, path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    def _container(self, path: str, value: Any) -> None:
         """Contents of a dict, list, tuple or set, under a path of its own for each."""
         kind: Any = next(one for one in _CONTAINERS if issubclass(type(value), one))
-        yield f"{path}<len>", kind.__len__(value)
+        self._found[f"{path}<len>"] = kind.__len__(value)
         items = list(kind.items(value) if kind is dict else kind.__iter__(value))
         if kind is dict:
             for i, (key, item) in enumerate(items):
                 named = type(key) is str and key.isalnum()
                 place = f"{path}.{key}" if named or (type(key) is str and key.isidentifier()) else f"{path}[{_key(key, i)}]"
-                if type(key) not in _PLAIN:
-                    yield from self._of(f"{place}<key>", key)
-                yield from self._of(place, item)
-        elif all(type(item) in _PLAIN for item in items):
+                if id(type(key)) not in _PLAIN:
+                    self._of(f"{place}<key>", key)
+                self._of(place, item)
+        elif all(id(type(item)) in _PLAIN for item in items):
             found = [_exact(item) for item in items]
-            yield f"{path}<items>", found if kind in (list, tuple) else frozenset(found)
+            self._found[f"{path}<items>"] = found if kind in (list, tuple) else frozenset(found)
         else:
             if kind in (set, frozenset):
-                items.sort(key=lambda item: type(item) in _PLAIN)  # objects first, which stay in their order
-                yield f"{path}<items>", frozenset(_exact(item) for item in items if type(item) in _PLAIN)
-                items = [item for item in items if type(item) not in _PLAIN]
+                items.sort(key=lambda item: id(type(item)) in _PLAIN)  # objects first, which stay in their order
+                self._found[f"{path}<items>"] = frozenset(_exact(item) for item in items if id(type(item)) in _PLAIN)
+                items = [item for item in items if id(type(item)) not in _PLAIN]
             for i, item in enumerate(items):
-                yield from self._of(f"{path}.{i}", item)
+                self._of(f"{path}.{i}", item)
 
-    def _function(self, path: str, value: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    def _function(self, path: str, value: types.FunctionType) -> None:
         if not is_own_function(value, self._home):
             return
-        yield f"{path}<code>", id(value.__code__)
-        yield f"{path}<name>", (value.__name__, value.__qualname__, value.__doc__)
+        self._found[f"{path}<code>"] = id(value.__code__)
+        self._found[f"{path}<name>"] = (value.__name__, value.__qualname__, value.__doc__)
         for i, part in enumerate((value.__defaults__, value.__kwdefaults__, value.__closure__, value.__dict__)):
-            yield from self._of(f"{path}.{i}", part)
+            self._of(f"{path}.{i}", part)
 
-    def _cell(self, path: str, value: types.CellType) -> Iterator[tuple[str, Any]]:
+    def _cell(self, path: str, value: types.CellType) -> None:
         try:
             inside = value.cell_contents
         except ValueError:
             return
-        yield from self._of(path, inside)
+        self._of(path, inside)
 
     def _is_own(self, cls: type) -> bool:
-        return is_own(cls, self._home)
+        known = self._own.get(id(cls))
+        if known is None:
+            known = self._own[id(cls)] = cls, is_own(cls, self._home)
+        return known[1]
 
-    def _attributes(self, path: str, value: Any, own: bool) -> Iterator[tuple[str, Any]]:
+    def _attributes(self, path: str, value: Any, own: bool) -> None:
         is_class = issubclass(type(value), type)
         try:
             names = (type if is_class else object).__getattribute__(value, "__dict__")
         except AttributeError:
             names = {}
         if not own and not issubclass(type(value), torch.nn.Module):
-            yield from self._on_library(path, names)
+            self._on_library(path, names)
             return
         if not is_class:
             self._check_methods(path, type(value))
-            yield f"{path}<class>", id(type(value))
-            yield from self._slots(path, value)
+            self._found[f"{path}<class>"] = id(type(value))
+            self._slots(path, value)
             if not issubclass(type(value), (torch.nn.Module, *_CONTAINERS)) and type(value).__base__ is not object:
-                yield from self._library(path, value)
-        yield from self._names(path, names)
+                self._library(path, value)
+        self._names(path, names)
 
     def _check_methods(self, path: str, kind: type) -> None:
         """What is done when an object dies, or when the module that holds it is copied, is not seen in a trace."""
@@ -272,43 +286,44 @@ class _Walk:
                     f"{kind.__name__} has a method {found[0]} of its own, which is not traced: do the work in forward()"
                 )
 
-    def _slots(self, path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    def _slots(self, path: str, value: Any) -> None:
         for cls in type(value).__mro__:
             for name, slot in vars(cls).items() if self._is_own(cls) else ():
                 if type(slot) is types.MemberDescriptorType:
                     try:
-                        yield from self._of(f"{path}.{name}", slot.__get__(value))
+                        self._of(f"{path}.{name}", slot.__get__(value))
                     except AttributeError:
                         continue
 
-    def _on_library(self, path: str, names: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    def _on_library(self, path: str, names: Mapping[str, Any]) -> None:
         """What of a candidate may hang on an object of another library, such as a count on a kernel: values and containers."""
         for name, item in list(names.items()):
-            if type(item) in _PLAIN:
-                yield f"{path}.{name}", _exact(item)
-            elif type(item) in _CONTAINERS and id(item) not in self._seen:
+            if id(type(item)) in _PLAIN:
+                self._found[f"{path}.{name}"] = _exact(item)
+            elif id(type(item)) in _HOLDERS and id(item) not in self._seen:
                 self._seen.add(id(item))
-                yield f"{path}.{name}<len>", len(item)
+                self._found[f"{path}.{name}<len>"] = len(item)
                 inside = item.items() if type(item) is dict else enumerate(item)
-                yield from self._on_library(f"{path}.{name}", {_key(k, i): v for i, (k, v) in enumerate(inside)})
-            elif self._is_own(type(item)) or type(item) in _WALKED or type(item).__module__.startswith("triton.runtime."):
-                yield from self._of(f"{path}.{name}", item)
+                self._on_library(f"{path}.{name}", {_key(k, i): v for i, (k, v) in enumerate(inside)})
+            elif self._is_own(type(item)) or id(type(item)) in _WALKED or type(item).__module__.startswith("triton.runtime."):
+                self._of(f"{path}.{name}", item)
 
-    def _library(self, path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    def _library(self, path: str, value: Any) -> None:
         for i, part in enumerate(own_state(value)):
-            yield f"{path}<{i}>", part
+            self._found[f"{path}<{i}>"] = part
         for i, item in enumerate(inside(value)):
-            yield from self._of(f"{path}.{i}", item)
+            self._of(f"{path}.{i}", item)
 
 
 def _exact(value: Any) -> Any:
     """A plain value as it is compared: 0, 0.0, -0.0 and False are four, and NaN is itself."""
-    return type(value).__name__, repr(value) if isinstance(value, float | complex) else value
+    kind = type(value)
+    return kind.__name__, repr(value) if kind is float or kind is complex else value
 
 
 def _key(key: Any, place: int) -> str:
     """A name for a key that no other key of its dict has; one that holds objects goes by its place."""
-    plain = type(key) in _PLAIN or (type(key) is tuple and all(type(part) in _PLAIN for part in key))
+    plain = id(type(key)) in _PLAIN or (type(key) is tuple and all(id(type(part)) in _PLAIN for part in key))
     return f"{key!r}" if plain else f"#{place}"
 
 
@@ -317,10 +332,7 @@ def _place(value: Any) -> str:
     if isinstance(value, types.GeneratorType):
         frame = value.gi_frame
         kept = {**(frame.f_locals if frame else {}), "yield from": value.gi_yieldfrom}
-        plain = {name: one if type(one) in _PLAIN else _place(one) for name, one in kept.items() if type(one) in _KEPT}
+        shown = {name: one for name, one in kept.items() if id(type(one)) in _PLAIN | _ITERATORS}
+        plain = {name: one if id(type(one)) in _PLAIN else _place(one) for name, one in shown.items()}
         return f"{frame.f_lasti if frame else 'ended'} {plain}"
     return str(operator.length_hint(value)) if isinstance(value, _BUILTIN_ITERATORS) else repr(value)
-
-
-_WALKED = (types.FunctionType, types.MethodType, property)
-_KEPT = frozenset((*_PLAIN, *_ITERATORS))

@@ -13,6 +13,7 @@ import functools
 import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -61,6 +62,10 @@ _EMPTY = frozenset(f"aten.{n}" for n in ("empty", "empty_strided", "empty_like",
 _TURNING = frozenset(f"aten.{n}" for n in ("squeeze_", "unsqueeze_", "transpose_", "t_"))
 """In-place calls that change a tensor's shape and strides, and no number."""
 _BATCH_NORM = frozenset(("aten.native_batch_norm.default", "aten.cudnn_batch_norm.default"))
+
+
+_LISTS, _PLAIN = (list, tuple), (bool, int, float, str, complex)
+"""For `isinstance`: to write `list | tuple` makes an object each time, and this is asked for each argument of each call."""
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -187,7 +192,7 @@ class Recorder:
         """An argument of an ATen call as the plan stores it."""
         if isinstance(value, torch.Tensor):
             return self.ref(value)
-        if isinstance(value, list | tuple):
+        if isinstance(value, _LISTS):
             return tuple(self.arg(v) for v in value)
         if isinstance(value, torch.dtype):
             return Special("dtype", dtype_name(value))
@@ -197,7 +202,7 @@ class Recorder:
             return Special("layout", str(value).removeprefix("torch."))
         if isinstance(value, torch.memory_format):
             return Special("memory_format", str(value).removeprefix("torch."))
-        if value is None or isinstance(value, bool | int | float | str | complex):
+        if value is None or isinstance(value, _PLAIN):
             return _plain(value)
         raise Untraceable(f"an argument of type {type(value).__name__} cannot be recorded")
 
@@ -223,7 +228,7 @@ def _plain(value: Any) -> Any:
 def _tensors(tree: Any) -> Iterator[torch.Tensor]:
     if isinstance(tree, torch.Tensor):
         yield tree
-    elif isinstance(tree, list | tuple):
+    elif isinstance(tree, _LISTS):
         for item in tree:
             yield from _tensors(item)
 
@@ -241,15 +246,15 @@ class _RecordAten(TorchDispatchMode):
             return self._call(func, args, dict(kwargs or {}))
 
     def _call(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        recorder = self.recorder
-        name = str(func)
+        recorder, operator = self.recorder, _operator(func)
+        name = operator.name
         if name == "aten._local_scalar_dense.default":
             raise Untraceable(VALUE_NEEDED.format(what=".item() or a condition on a tensor"))
         args = tuple(self._to_meta(a) for a in args)
         kwargs = {k: self._to_meta(v) for k, v in kwargs.items()}
         inputs = [*_tensors(args), *_tensors(list(kwargs.values()))]
         device = self._device(name, inputs, kwargs)
-        if _takes_device(func) and (not inputs or kwargs.get("device") is not None):
+        if operator.takes_device and (not inputs or kwargs.get("device") is not None):
             kwargs["device"] = META
         if name in _BATCH_NORM and args[5]:
             # in training mode the output does not depend on the running statistics, and a plan does not change state
@@ -262,7 +267,7 @@ class _RecordAten(TorchDispatchMode):
         fresh = [t for t in results if storage_key(t) not in before]
         for tensor in fresh:
             recorder.place(tensor, device)
-        if str(func.overloadpacket) in _EMPTY | _TURNING or (not fresh and not func._schema.is_mutable):
+        if operator.computes_nothing or (not fresh and not operator.is_mutable):
             return outputs
         if _counts_batches(name, args, recorder):
             return outputs
@@ -274,7 +279,7 @@ class _RecordAten(TorchDispatchMode):
         """A real tensor as a constant of the plan; other values as they are."""
         if isinstance(value, torch.Tensor) and value.device.type != "meta":
             return self.recorder.constant(value, CPU)
-        if isinstance(value, list | tuple):
+        if isinstance(value, _LISTS):
             return type(value)(self._to_meta(v) for v in value)
         return value
 
@@ -295,14 +300,26 @@ class _RecordAten(TorchDispatchMode):
         return CPU if on_cpu == {True} else CUDA
 
 
+@dataclass(frozen=True, slots=True)
+class _Operator:
+    """What is asked of an ATen operator at each call."""
+
+    name: str
+    takes_device: bool
+    is_mutable: bool
+    computes_nothing: bool
+
+
 @functools.cache
-def _takes_device(func: Any) -> bool:
-    """Whether an operator has a parameter for the device; its schema is slow to read."""
-    return any(a.name == "device" for a in func._schema.arguments)
+def _operator(func: Any) -> _Operator:
+    """Read once: a schema is slow to read."""
+    schema = func._schema
+    takes_device = any(a.name == "device" for a in schema.arguments)
+    return _Operator(str(func), takes_device, schema.is_mutable, str(func.overloadpacket) in _EMPTY | _TURNING)
 
 
 def _flat(outputs: Any) -> list[Any]:
-    if isinstance(outputs, list | tuple):
+    if isinstance(outputs, _LISTS):
         return [leaf for o in outputs for leaf in _flat(o)]
     return [outputs]
 

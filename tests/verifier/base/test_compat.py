@@ -111,6 +111,50 @@ def test_hints_can_be_changed_without_lowering_anew(special):
     assert compat.rehint("module {\n  tt.func public @f(%arg0: i32) attributes {} {", special) is None
 
 
+def test_a_specialisation_is_packed_once(monkeypatch):
+    packed, pack = [], triton.runtime.jit.JITFunction._pack_args
+    monkeypatch.setattr(triton.runtime.jit.JITFunction, "_pack_args", lambda *args: [packed.append(1), pack(*args)][1])
+    x = torch.empty(64, device="meta")
+    with compat.no_torch_functions():
+        first, again, other, more = (
+            compat.specialise(scale, (x, x, n, 2.0), {"BLOCK": block, "num_warps": warps})
+            for n, block, warps in ((80, 8, 2), (96, 8, 2), (96, 16, 2), (96, 8, 4))
+        )
+    assert len(packed) == 3
+    assert (first.bound["n"], again.bound["n"]) == (80, 96)
+    assert (first.constexprs, other.constexprs, more.options.num_warps) == ({(4,): 8}, {(4,): 16}, 4)
+
+
+def test_checks_of_overflow_are_generated_where_they_assert_something(monkeypatch):
+    semantic, generated = triton.language.semantic.TritonSemantic, []
+    check = semantic.binary_op_sanitize_overflow_impl
+    monkeypatch.setattr(semantic, "binary_op_sanitize_overflow_impl", lambda *args: [generated.append(1), check(*args)][1])
+    compat.set_driver(Driver())
+    x = torch.empty(64, device="meta")
+    with compat.no_torch_functions():
+        plain, debug = (
+            compat.specialise(scale, (x, x, 64, 2.0), {"BLOCK": 32, "num_warps": 2, "debug": debug}) for debug in (False, True)
+        )
+    before = [compat.make_ttir(scale, one, TARGET) for one in (plain, debug)]
+    assert generated
+    assert ["tt.assert" in text for text in before] == [False, True]
+    compat.skip_unused_checks()
+    generated.clear()
+    assert compat.make_ttir(scale, plain, TARGET) == before[0]
+    assert not generated
+    assert compat.make_ttir(scale, debug, TARGET) == before[1]
+
+
+def test_hashes_are_found_ahead():
+    @triton.jit
+    def late(x):
+        return x
+
+    assert late.hash is None
+    compat.hash_libraries()
+    assert late.hash == late.cache_key
+
+
 def test_an_excerpt_of_libdevice_gives_the_same_machine_code(special, tmp_path, monkeypatch):
     path = tmp_path / "k.ttir"
     kernel = compat.make_ttir(scale, special, TARGET)

@@ -59,6 +59,18 @@ REFUSED: dict[str, tuple[str, str]] = {
     ),
     "a number on a class": ("import torch\ntorch.nn.Identity.n = 0\n" + module(LAUNCH), "leaves torch.nn.Identity.n"),
     "a number on a function": ("import torch\ntorch.nn.functional.relu.n = 0\n" + module(LAUNCH), "leaves n on"),
+    "a number on a function, in another dict": (
+        "import torch\ntorch.nn.functional.relu.__dict__ = {'n': 0}\n" + module(LAUNCH),
+        "leaves n on torch.nn.functional.relu",
+    ),
+    "a number on a function of its own": (
+        "import torch\ndef f(): pass\nf.n = 0\ntorch.f = f\n" + module(LAUNCH),
+        "leaves n on torch.f",
+    ),
+    "a decomposition": (
+        "import torch\ntorch._decomp.decomposition_table[torch.ops.aten.gelu.default] = print\n" + module(LAUNCH),
+        "changes torch._decomp.decomposition_table",
+    ),
     "an import hook": ("import sys\nsys.meta_path.append(object())\n" + module(LAUNCH), "changes sys.meta_path"),
     "an operator's kernel": (
         "import torch\ntorch.ops.aten.allclose.default.py_impl(torch._C.DispatchKey.CUDA)(print)\n" + module(LAUNCH),
@@ -72,8 +84,28 @@ REFUSED: dict[str, tuple[str, str]] = {
             f"import builtins\nbuiltins.{name} = {fake}\n{module(LAUNCH)}",
             f"replaces builtins.{name}",
         )
-        for name, fake in {"all": "lambda values: True", "map": "lambda *values: ()"}.items()
+        for name, fake in {
+            "all": "lambda values: True",
+            "map": "lambda *values: ()",
+            "zip": "lambda *values, **_: ()",
+            "enumerate": "lambda values, start=0: ()",
+            "sorted": "lambda values, **_: []",
+            "range": "lambda *_: ()",
+            "bool": "lambda value: False",
+        }.items()
     },
+    **{
+        f"a replaced numpy.{name}, with which others are looked at": (
+            f"import numpy\nnumpy.{name} = lambda *_, **__: numpy.zeros(1)\n{module(LAUNCH)}",
+            f"replaces numpy.{name}",
+        )
+        for name in ("frombuffer", "flatnonzero")
+    },
+    "a replaced part of numpy, with which others are looked at": (
+        "import torch, numpy, sys\ncore = sys.modules['numpy._core._methods']\n"
+        "core._any = lambda a, axis=None, *_, **__: numpy.zeros(len(a), bool)\ntorch.equal = print\n" + module(LAUNCH),
+        "replaces torch.equal",
+    ),
     "a function's defaults": (
         "import torch\ntorch.testing.assert_close.__kwdefaults__['rtol'] = 9.0\n" + module(LAUNCH),
         "the defaults of torch.testing",

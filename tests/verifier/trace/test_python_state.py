@@ -56,6 +56,17 @@ def bump(kept: Any) -> None:
     kept.calls += 1
 
 
+class Alike(type):
+    def __eq__(cls, other: object) -> bool:
+        return True
+
+    __hash__ = type.__hash__
+
+
+class EqualsAll(metaclass=Alike):
+    calls = 0
+
+
 def _behind_a_setter() -> property:
     seen: list[int] = []
     return property(None, lambda self, value: seen.append(value))
@@ -66,7 +77,7 @@ class Box:
 
 
 KEYED, MEMBERS, PAIRS, DOTTED = {Kept(): 0}, frozenset([Kept()]), {("a",): 0, ("b",): 0}, {"a.b.c.d.e.f.g.h.i.j.k.l.m.n": [0]}
-LOG, BOX, WEIGHT, TYPES = Kept(), Box(), torch.zeros(1), [0]
+LOG, BOX, WEIGHT, TYPES, ALIKE = Kept(), Box(), torch.zeros(1), [0], EqualsAll()
 WEIGHT.calls = []  # pyright: ignore[reportAttributeAccessIssue]
 bound = LOG.append_one
 LONG, LAST, DEEPEST = list(range(150_000)), [0], [0]
@@ -163,6 +174,7 @@ COUNTED = {
     "what is behind a long list": lambda self, x: LAST.append(1),
     "what is deep inside": lambda self, x: DEEPEST.append(1),
     "types of equal values": lambda self, x: TYPES.__setitem__(0, 0 if TYPES[0] is False else False),
+    "an object whose class equals all others": lambda self, x: bump(ALIKE),
     "a setter": lambda self, x: setattr(BOX, "p", 1),
     "a limit of the process": lambda self, x: sys.set_int_max_str_digits(sys.get_int_max_str_digits() + 1),
 }
