@@ -177,46 +177,54 @@ def _ready() -> None:
 def explain(options: argparse.Namespace) -> int:
     """Give the survivors of earlier runs their reasons, and write what all of them found."""
     kept = options.out.with_suffix(".reasons.jsonl")
-    done = {(r["task"], r["style"], r["operator"], r["source"]): r["reason"] for r in _lines(kept)}
+    done = {_named(row): row["reason"] for row in _lines(kept)}
     parts = [part for path in options.explain for part in _lines(path)]
     asked = [s for part in parts for s in part["survivors"]]
     tasks = {task.id: task for task in generate_tasks(level=2, count=options.tasks, seed=options.seed)}
     deadline = time.time() + options.seconds
+    left: dict[str, list[dict[str, Any]]] = {}
+    for survivor in asked:
+        if _named(survivor) not in done:
+            left.setdefault(survivor["task"], []).append(survivor)
     with _processes(options, _ready) as pool, kept.open("a") as file:
-        left = [s for s in asked if (s["task"], s["style"], s["operator"], s["source"]) not in done]
-        for future in as_completed([pool.submit(explained, tasks[s["task"]], s, deadline) for s in left]):
-            if row := future.result():
-                done[row["task"], row["style"], row["operator"], row["source"]] = row["reason"]
+        for future in as_completed([pool.submit(explained, tasks[name], found, deadline) for name, found in left.items()]):
+            for row in future.result():
+                done[_named(row)] = row["reason"]
                 file.write(json.dumps(row) + "\n")
                 file.flush()
     for survivor in asked:
-        survivor["reason"] = done.get(
-            (survivor["task"], survivor["style"], survivor["operator"], survivor["source"]), "unknown"
-        )
+        survivor["reason"] = done.get(_named(survivor), "unknown")
     judged_by = Path(str(options.explain[0]).replace(".rows.jsonl", ".json"))
     write(options, parts, json.loads(judged_by.read_text()))
     print(f"{len(done)} of {len(asked)} survivors explained; {json.dumps(summary(parts)['total'])}")
     return 0
 
 
-def explained(task: Task, survivor: dict[str, Any], deadline: float) -> dict[str, Any] | None:
-    """A survivor with its reason; None if the deadline has passed."""
-    if time.time() > deadline:
-        return None
-    asked = replace(task, solutions=())
-    plans = traced(_evaluator[0], asked, survivor["solution"])
-    reason = reason_of(_evaluator[0], asked, plans, survivor["source"])
-    return {key: survivor[key] for key in ("task", "style", "operator", "source")} | {"reason": reason}
+def _named(row: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(row[key] for key in ("task", "style", "operator", "source"))
 
 
-def reason_of(evaluator: StagedEvaluator, task: Task, plans: Sequence[Plan], source: str) -> str:
+def explained(task: Task, survivors: Sequence[dict[str, Any]], deadline: float) -> list[dict[str, Any]]:
+    """The survivors of one task with their reasons, as far as the deadline allows."""
+    asked, evaluator, rows = replace(task, solutions=()), _evaluator[0], []
+    schedules = Schedules(evaluator, 3)
+    for survivor in survivors:
+        if time.time() > deadline:
+            break
+        plans = traced(evaluator, asked, survivor["solution"])
+        row = {key: survivor[key] for key in ("task", "style", "operator", "source")}
+        rows.append(row | {"reason": reason_of(evaluator, schedules, asked, plans, survivor["source"])})
+    return rows
+
+
+def reason_of(evaluator: StagedEvaluator, schedules: Schedules, task: Task, plans: Sequence[Plan], source: str) -> str:
     """What is known of a survivor of the solution with these plans."""
     changed = traced(evaluator, task, source)
     if changed and [kernel_texts(p) for p in changed] == [kernel_texts(p) for p in plans]:
         return "same IR"
     reason = apart(task, plans, changed)
     if reason.startswith("missed"):
-        share, _ = Schedules(evaluator, 3).refusals(Fixture("mutant", source, task), 200)
+        share, _ = schedules.refusals(Fixture("mutant", source, task), 200)
         reason = reason.replace("missed", "tolerated") if share == 0 else f"{reason}, refused by {share:.0%} of schedules"
     return reason
 

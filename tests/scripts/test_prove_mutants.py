@@ -86,9 +86,10 @@ def test_the_mutants_of_a_worked_solution_are_killed(cpu_evaluator: StagedEvalua
     assert not part["refused"]
     assert len(part["rows"]) >= 5
     asked = replace(task, solutions=())
+    schedules = prove_mutants.Schedules(cpu_evaluator, 3)
     for survivor in part["survivors"]:
         plans = prove_mutants.traced(cpu_evaluator, asked, survivor["solution"])
-        survivor["reason"] = prove_mutants.reason_of(cpu_evaluator, asked, plans, survivor["source"])
+        survivor["reason"] = prove_mutants.reason_of(cpu_evaluator, schedules, asked, plans, survivor["source"])
         assert not survivor["reason"].startswith("missed"), survivor
     total = prove_mutants.summary([part])["total"]
     assert total["killed"] == len(part["rows"])
