@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kernrl.tasks.task import FULL, RAGGED
+from kernrl.tasks.task import FULL, RAGGED, SMALL
 from kernrl.verifier.base.progress import FailedAtDerived, Stopped
 from kernrl.verifier.base.verdict import Rejection, Status
 from kernrl.verifier.interpret.interpret_server import Judged
@@ -37,9 +37,9 @@ ONLY_AT_FULL = (
 def interpreted(plans: Sequence[Plan], *, on_gpu: bool) -> dict[str, Plan]:
     """Those of a candidate's plans that the interpreter judges, by input set; the rest are the GPU's.
 
-    Without a GPU, all sets, the full one if it is small. With one, the ragged set: compiling its kernels, for this one use,
-    costs twice as much as interpreting them. Autotuned launches stay on the GPU: their configurations take turns at these
-    shapes, and one may be wrong only where many programs run at once.
+    Without a GPU, all sets, the full one if it is small. With one, the small and the ragged set: compiling their kernels,
+    for this one use, costs twice as much as interpreting them. Autotuned launches stay on the GPU: their configurations
+    take turns at these shapes, and one may be wrong only where many programs run at once.
     """
     if not on_gpu:
         most_bytes = INTERPRETED_BYTES if len(plans) > 1 else ONLY_SET_BYTES
@@ -47,7 +47,7 @@ def interpreted(plans: Sequence[Plan], *, on_gpu: bool) -> dict[str, Plan]:
     return {
         plan.input_set: plan
         for plan in plans[:-1]  # the last is timed, and stays
-        if plan.input_set == RAGGED and held_bytes(plan) <= INTERPRETED_BYTES and not _autotuned(plan)
+        if plan.input_set in (SMALL, RAGGED) and held_bytes(plan) <= INTERPRETED_BYTES and not _autotuned(plan)
     }
 
 

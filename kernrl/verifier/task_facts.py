@@ -47,9 +47,9 @@ class TaskFacts:
 def gather_facts(task: Task, precision: str, device: Device, *, on_gpu: bool) -> TaskFacts:
     """The facts of a task under a policy. Raises UsageError if its reference does not run.
 
-    With a GPU, the small set is left out if there is a ragged one, which catches more.
+    With a GPU, a small set that is derived is left out if there is a ragged one, which catches more.
     """
-    asked = [s for s in task.input_sets if not (on_gpu and s.name == SMALL and task.input_set(RAGGED))]
+    asked = [s for s in task.input_sets if not (on_gpu and s.derived and s.name == SMALL and task.input_set(RAGGED))]
     sets = tuple(sorted(asked, key=lambda s: s.name == FULL))
     plan = reference_plan(task, sets[-1], precision, device.arch)
     last = tuple(TensorSpec(o.dtype, o.shape, o.stride) for o in plan.outputs)

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kernrl.tasks.task import FULL, InputSet
+from kernrl.tasks.task import FULL, RAGGED, InputSet
 from kernrl.verifier.judge.regimes import NOMINAL, REGIMES, TIMED
 
 BIG_BYTES = 256 << 20
@@ -57,18 +57,18 @@ def schedule(
 ) -> tuple[Draw, ...]:
     """The draws a candidate is judged on, cheap ones first.
 
-    Every set gets the task's own inputs. The small and ragged sets share all regimes between them, dealt out at random, so that
-    no candidate knows what reaches which set. The full set gets `mixed`, which combines regimes, and another one at random;
-    where a draw is expensive, only every second candidate gets the other one. Inputs that are not finite are for small shapes:
-    at large ones, library calls may choose algorithms that carry them into their neighbours. `regimes` narrows the choice, to
-    test what each regime is worth.
+    Every set gets the task's own inputs. The ragged set gets every regime, too, or the small one if there is no ragged one;
+    beside it, the small set gets half of them, at random. The full set gets `mixed`, which combines regimes, and another one
+    at random; where a draw is expensive, only every second candidate gets the other one. Inputs that are not finite are for
+    small shapes: at large ones, library calls may choose algorithms that carry them into their neighbours. `regimes` narrows
+    the choice, to test what each regime is worth.
     """
     rng, names = random.Random(seed), list(REGIMES)
     rng.shuffle(names)
-    others = [s.name for s in sets if s.name != FULL]
+    others = sorted((s.name for s in sets if s.name != FULL), key=lambda name: name != RAGGED)
     finite = [name for name in names if REGIMES[name].finite]
     if others:
-        plan = {name: [NOMINAL, *names[i :: len(others)]] for i, name in enumerate(others)}
+        plan = {name: [NOMINAL, *(names[i :: len(others)] if i else names)] for i, name in enumerate(others)}
         if any(s.name == FULL for s in sets):
             other = [next(name for name in finite if name != "mixed")]
             plan[FULL] = [NOMINAL, "mixed", *(other if not big or rng.random() < 0.5 else ())]

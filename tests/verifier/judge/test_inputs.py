@@ -208,6 +208,19 @@ def test_schedule_asks_every_set_and_draws_no_seed_twice() -> None:
     assert {d.input_set for d in schedule(SETS[:1], 1)} == {"full"}
 
 
+def test_every_regime_reaches_the_set_whose_sizes_divide_by_nothing() -> None:
+    asked: dict[str, set[str]] = {}
+    for seed in range(60):
+        found = {name: [d.regime for d in schedule(SETS, seed) if d.input_set == name] for name in ("small", "ragged")}
+        assert found["ragged"][0] == found["small"][0] == "nominal"
+        assert sorted(found["ragged"][1:]) == sorted(REGIMES)
+        assert len(found["small"]) == 1 + len(REGIMES) // 2
+        asked.setdefault("small", set()).update(found["small"])
+    assert asked["small"] == {"nominal", *REGIMES}  # one time or another
+    without = [s for s in SETS if s.name != "ragged"]
+    assert sorted(d.regime for d in schedule(without, 1) if d.input_set == "small") == sorted(("nominal", *REGIMES))
+
+
 def test_a_full_set_always_gets_rows_of_all_sizes_and_another_regime() -> None:
     asked = [[d.regime for d in schedule(SETS, seed) if d.input_set == "full"] for seed in range(100)]
     assert all(regimes[:2] == ["nominal", "mixed"] for regimes in asked)
