@@ -11,7 +11,7 @@ on every input set that the interpreter can take and every regime of inputs; its
     same numbers    bit for bit the same wherever it was run: equivalent, as far as one can see without a proof
     rounding        apart by less than 16 roundings of the largest number nearby: no mistake
     full size       the same at the small sets, and not when three programs of each launch run at full size on numbers made up
-                    for it: a loop that runs once at small sizes. Only a GPU judges at full size
+                    for it: a loop that runs once at small sizes. Not looked for after a GPU, which judges at full size
     tolerated       apart by more, and within what is tolerated on every set, in every regime, three times each
     missed          a mistake that the verifier did not see, with the share of schedules that would have shown it
 
@@ -177,6 +177,7 @@ def _ready() -> None:
 def explain(options: argparse.Namespace) -> int:
     """Give the survivors of earlier runs their reasons, and write what all of them found."""
     kept = options.out.with_suffix(".reasons.jsonl")
+    head = json.loads(Path(str(options.explain[0]).replace(".rows.jsonl", ".json")).read_text())
     done = {_named(row): row["reason"] for row in _lines(kept)}
     parts = [part for path in options.explain for part in _lines(path)]
     asked = [s for part in parts for s in part["survivors"]]
@@ -187,15 +188,16 @@ def explain(options: argparse.Namespace) -> int:
         if _named(survivor) not in done:
             left.setdefault(survivor["task"], []).append(survivor)
     with _processes(options, _ready) as pool, kept.open("a") as file:
-        for future in as_completed([pool.submit(explained, tasks[name], found, deadline) for name, found in left.items()]):
+        for future in as_completed(
+            [pool.submit(explained, tasks[name], found, not head["gpu"], deadline) for name, found in left.items()]
+        ):
             for row in future.result():
                 done[_named(row)] = row["reason"]
                 file.write(json.dumps(row) + "\n")
                 file.flush()
     for survivor in asked:
         survivor["reason"] = done.get(_named(survivor), "unknown")
-    judged_by = Path(str(options.explain[0]).replace(".rows.jsonl", ".json"))
-    write(options, parts, json.loads(judged_by.read_text()))
+    write(options, parts, head)
     print(f"{len(done)} of {len(asked)} survivors explained; {json.dumps(summary(parts)['total'])}")
     return 0
 
@@ -204,8 +206,8 @@ def _named(row: dict[str, Any]) -> tuple[str, ...]:
     return tuple(row[key] for key in ("task", "style", "operator", "source"))
 
 
-def explained(task: Task, survivors: Sequence[dict[str, Any]], deadline: float) -> list[dict[str, Any]]:
-    """The survivors of one task with their reasons, as far as the deadline allows."""
+def explained(task: Task, survivors: Sequence[dict[str, Any]], full: bool, deadline: float) -> list[dict[str, Any]]:
+    """The survivors of one task with their reasons, as far as the deadline allows; `full`: looked at in full size, too."""
     asked, evaluator, rows = replace(task, solutions=()), _evaluator[0], []
     schedules = Schedules(evaluator, 3)
     for survivor in survivors:
@@ -213,16 +215,18 @@ def explained(task: Task, survivors: Sequence[dict[str, Any]], deadline: float) 
             break
         plans = traced(evaluator, asked, survivor["solution"])
         row = {key: survivor[key] for key in ("task", "style", "operator", "source")}
-        rows.append(row | {"reason": reason_of(evaluator, schedules, asked, plans, survivor["source"])})
+        rows.append(row | {"reason": reason_of(evaluator, schedules, asked, plans, survivor["source"], full=full)})
     return rows
 
 
-def reason_of(evaluator: StagedEvaluator, schedules: Schedules, task: Task, plans: Sequence[Plan], source: str) -> str:
+def reason_of(
+    evaluator: StagedEvaluator, schedules: Schedules, task: Task, plans: Sequence[Plan], source: str, *, full: bool = True
+) -> str:
     """What is known of a survivor of the solution with these plans."""
     changed = traced(evaluator, task, source)
     if changed and [kernel_texts(p) for p in changed] == [kernel_texts(p) for p in plans]:
         return "same IR"
-    reason = apart(task, plans, changed)
+    reason = apart(task, plans, changed, full=full)
     if reason.startswith("missed"):
         share, _ = schedules.refusals(Fixture("mutant", source, task), 200)
         reason = reason.replace("missed", "tolerated") if share == 0 else f"{reason}, refused by {share:.0%} of schedules"
@@ -239,7 +243,7 @@ def kernel_texts(plan: Plan) -> Any:
     return plan.nodes, plan.outputs, plan.setup, [(k.ttir, k.num_warps) for k in plan.kernels]
 
 
-def apart(task: Task, ours: Sequence[Plan], theirs: Sequence[Plan]) -> str:
+def apart(task: Task, ours: Sequence[Plan], theirs: Sequence[Plan], *, full: bool) -> str:
     """How far apart a solution and a mutant of it are, on all regimes at all small sets."""
     worst = 0.0
     for mine, other in zip(ours, theirs, strict=True):
@@ -259,7 +263,7 @@ def apart(task: Task, ours: Sequence[Plan], theirs: Sequence[Plan]) -> str:
             if differ.numel():
                 around = float(a.nan_to_num(0.0, 0.0, 0.0).abs().max())
                 worst = max(worst, float(differ.nan_to_num(float("inf")).max()) / max(around, 1e-30))
-    if worst < ROUNDINGS * torch.finfo(torch.float32).eps and apart_at_full_size(ours[-1], theirs[-1]):
+    if full and worst < ROUNDINGS * torch.finfo(torch.float32).eps and apart_at_full_size(ours[-1], theirs[-1]):
         return "full size"
     if not worst:
         return "same numbers"

@@ -52,7 +52,7 @@ def judge(evaluator: StagedEvaluator, fixture: suite.Fixture, source: str | None
     return verdict, gpu.jobs.get(fixture.task.id)
 
 
-def test_the_ragged_set_is_interpreted_and_neither_compiled_nor_replayed(evaluator: StagedEvaluator) -> None:
+def test_small_and_ragged_sets_are_interpreted_and_neither_compiled_nor_replayed(evaluator: StagedEvaluator) -> None:
     verdict, job = judge(evaluator, GOOD)
     assert verdict.correct, verdict.reason
     assert job
@@ -61,10 +61,11 @@ def test_the_ragged_set_is_interpreted_and_neither_compiled_nor_replayed(evaluat
     assert (first, second) == ("nominal", "mixed")
     assert third in REGIMES
     assert not job.decoys, "no launch was idle at the ragged shapes"
-    ragged = [record["regime"] for record in verdict.errors if record["input_set"] == "ragged"]
-    assert ragged[0] == "nominal"
+    small, ragged = ([r["regime"] for r in verdict.errors if r["input_set"] == name] for name in ("small", "ragged"))
+    assert small[0] == ragged[0] == "nominal"
     assert sorted(ragged[1:]) == sorted(REGIMES)
-    assert len(verdict.errors) == len(ragged) + 1
+    assert len(set(small)) == 1 + len(REGIMES) // 2
+    assert len(verdict.errors) == len(small) + len(ragged) + 1
     assert {"interpreter", "compile"} <= set(verdict.seconds)
 
 
@@ -81,9 +82,10 @@ def test_configurations_of_autotuned_launches_take_turns_on_the_gpu(evaluator: S
     verdict, job = judge(evaluator, EXPLOITS["e40_wrong_config"])
     assert "interpreter" not in verdict.seconds
     assert job
-    assert set(job.plans) == set(job.kernels) == {"ragged", "full"}
+    assert set(job.plans) == set(job.kernels) == {"small", "ragged", "full"}
     assert len(job.plans["ragged"].kernels) == 2
-    assert len(job.draws) == len(REGIMES) + 4, "each at the ragged set, three of the task's own, and one more"
+    asked = [len(REGIMES) // 2 + 1, len(REGIMES) + 1, 3]
+    assert [sum(draw.input_set == name for draw in job.draws) for name in ("small", "ragged", "full")] == asked
     assert job.decoys
 
 
@@ -95,16 +97,16 @@ def test_a_kernel_that_does_not_end_is_left_to_the_gpu(evaluator: StagedEvaluato
     verdict, job = judge(evaluator, GOOD, ENDLESS)
     assert verdict.correct, verdict.reason
     assert job
-    assert set(job.plans) == {"ragged", "full"}
+    assert set(job.plans) == {"small", "ragged", "full"}
     assert {record["input_set"] for record in verdict.errors} == {"full"}, "what the interpreter began counts for nothing"
 
 
 @pytest.mark.parametrize(
     ("answer", "sets", "decoys"),
     [
-        (Unable(Status.NEEDS_GPU, "an operation that it lacks"), {"ragged", "full"}, True),
-        (Unable(Status.CRASH, "torch refuses a call"), {"ragged", "full"}, True),
-        (InfrastructureError("the interpreter process failed"), {"ragged", "full"}, True),
+        (Unable(Status.NEEDS_GPU, "an operation that it lacks"), {"small", "ragged", "full"}, True),
+        (Unable(Status.CRASH, "torch refuses a call"), {"small", "ragged", "full"}, True),
+        (InfrastructureError("the interpreter process failed"), {"small", "ragged", "full"}, True),
         (Rejection(Status.DECOY, "idle at ragged shapes, maybe not at full size"), {"full"}, True),
         (None, {"full"}, False),
     ],

@@ -65,10 +65,11 @@ def schedule(
     """
     rng, names = random.Random(seed), list(REGIMES)
     rng.shuffle(names)
-    others = sorted((s.name for s in sets if s.name != FULL), key=lambda name: name != RAGGED)
+    others = [s.name for s in sets if s.name != FULL]
     finite = [name for name in names if REGIMES[name].finite]
     if others:
-        plan = {name: [NOMINAL, *(names[i :: len(others)] if i else names)] for i, name in enumerate(others)}
+        whole = RAGGED if RAGGED in others else others[0]
+        plan = {name: [NOMINAL, *(names if name == whole else names[:: len(others)])] for name in others}
         if any(s.name == FULL for s in sets):
             other = [next(name for name in finite if name != "mixed")]
             plan[FULL] = [NOMINAL, "mixed", *(other if not big or rng.random() < 0.5 else ())]
