@@ -1,14 +1,13 @@
 """The guide's example for OpenRLHF, with a stand-in for the class that it derives from."""
 
 import re
-import sys
 import textwrap
-from types import ModuleType
 
 import pytest
 import torch
 from support import ROOT
 from support.ppo_case import clipped, mean, ppo_case
+from support.stand_in_module import stand_in_module
 
 torch.set_num_threads(1)
 
@@ -23,14 +22,7 @@ class PolicyLoss(torch.nn.Module):
 
 
 def test_the_guides_loss_is_openrlhfs(monkeypatch):
-    parts = ["openrlhf", "trainer", "ray", "ppo_actor"]
-    for i in range(1, len(parts) + 1):
-        module = ModuleType(parts[i - 1])
-        monkeypatch.setitem(sys.modules, ".".join(parts[:i]), module)
-        if i > 1:
-            setattr(sys.modules[".".join(parts[: i - 1])], parts[i - 1], module)
-    actor = sys.modules[".".join(parts)]
-    vars(actor)["PolicyLoss"] = PolicyLoss
+    actor = stand_in_module(monkeypatch, "openrlhf.trainer.ray.ppo_actor", PolicyLoss=PolicyLoss)
     guide = (ROOT / "docs" / "guides" / "own_loop.md").read_text()
     (example,) = (text for text in re.findall(r"```python\n(.*?)```", guide, re.DOTALL) if "openrlhf" in text)
     exec(textwrap.dedent(example), {})

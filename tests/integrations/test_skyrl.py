@@ -1,11 +1,12 @@
 """The losses that SkyRL calls, on a CPU, and their registration."""
 
 import sys
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
 import torch
 from support.ppo_case import clipped, mean, ppo_case
+from support.stand_in_module import stand_in_module
 
 from kernrl.errors import UsageError
 from kernrl.integrations.skyrl import NAME, ppo_policy_loss_fused, register, summed_policy_loss_fused
@@ -99,12 +100,9 @@ def test_register_adds_the_loss_that_the_installed_skyrl_calls(monkeypatch, pack
             assert name not in registered
             registered[name] = func
 
-    parts = f"{package}.utils.ppo_utils".split(".")
     for hidden in ("skyrl", "skyrl_train"):
         monkeypatch.setitem(sys.modules, hidden, None)
-    for i in range(1, len(parts) + 1):
-        monkeypatch.setitem(sys.modules, ".".join(parts[:i]), ModuleType(parts[i - 1]))
-    vars(sys.modules[".".join(parts)])["PolicyLossRegistry"] = PolicyLossRegistry
+    stand_in_module(monkeypatch, f"{package}.utils.ppo_utils", PolicyLossRegistry=PolicyLossRegistry)
     register()
     assert registered == {NAME: loss}
 

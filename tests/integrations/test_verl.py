@@ -1,11 +1,12 @@
 """The loss that verl calls, on a CPU, and its registration."""
 
 import sys
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
 import torch
 from support.ppo_case import clipped, mean, ppo_case
+from support.stand_in_module import stand_in_module
 
 from kernrl.errors import UsageError
 from kernrl.integrations.verl import AGGREGATIONS, NAME, policy_loss_fused, register
@@ -105,10 +106,7 @@ def test_register_adds_it_to_verls_registry(monkeypatch):
     def register_policy_loss(name):
         return lambda function: registered.setdefault(name, function)
 
-    parts = ["verl", "trainer", "ppo", "core_algos"]
-    for i in range(1, len(parts) + 1):
-        monkeypatch.setitem(sys.modules, ".".join(parts[:i]), ModuleType(parts[i - 1]))
-    vars(sys.modules[".".join(parts)])["register_policy_loss"] = register_policy_loss
+    stand_in_module(monkeypatch, "verl.trainer.ppo.core_algos", register_policy_loss=register_policy_loss)
     register()
     assert registered == {NAME: policy_loss_fused}
 
