@@ -11,7 +11,7 @@ from kernrl.verifier.base.devices import Device, device_for
 from kernrl.verifier.cache import task_fingerprint
 from kernrl.verifier.plan.plan import TensorSpec, TraceSpec
 from kernrl.verifier.plan.price import Price, least_modelled_us, physical_floor_us, price
-from kernrl.verifier.trace.reference_spec import judged_specs_of, outputs_of, reference_plan
+from kernrl.verifier.trace.reference_spec import judged_spec_of, outputs_of, reference_plan
 
 DEFAULT_GPU = "NVIDIA H200"
 """Target where there is no GPU and none is named."""
@@ -56,7 +56,7 @@ def gather_facts(task: Task, precision: str, device: Device, *, on_gpu: bool) ->
     return TaskFacts(
         key=task_fingerprint(task),
         sets=sets,
-        specs=judged_specs_of(task, sets, precision, device.arch),
+        specs=tuple(judged_spec_of(task, s, precision, device.arch) for s in sets),
         outputs=(*(outputs_of(task, s, precision, device.arch) for s in sets[:-1]), last),
         reference=price(plan, device, precision),
         floor_us=physical_floor_us(plan, device),

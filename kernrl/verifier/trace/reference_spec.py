@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
@@ -35,44 +35,26 @@ def spec_of(task: Task, input_set: InputSet, precision: str, target: str) -> Tra
     return _spec(task.id, task.pytorch_code, input_set.name, tuple(sorted(input_set.constants.items())), precision, target)
 
 
-def judged_specs_of(task: Task, input_sets: Sequence[InputSet], precision: str, target: str) -> tuple[TraceSpec, ...]:
-    """`spec_of` each set, and what else candidates are held to: how outputs are nested, and whether train and eval differ,
-    which is found out at the last set. Cached."""
-
-    def asked(input_set: InputSet) -> Any:
-        return task.id, task.pytorch_code, input_set.name, tuple(sorted(input_set.constants.items())), precision, target
-
-    specs = [spec_of(task, one, precision, target) for one in input_sets]
-    nestings = [_nesting(*asked(one)) for one in input_sets]
-    differ = _modes_differ(*asked(input_sets[-1]))
-    return tuple(
-        dataclasses.replace(spec, nesting=nesting or "", modes_differ=None if nesting is None else differ)
-        for spec, nesting in zip(specs, nestings, strict=True)
-    )
+def judged_spec_of(task: Task, input_set: InputSet, precision: str, target: str) -> TraceSpec:
+    """`spec_of`, and what else candidates are held to: how outputs are nested, and whether train and eval differ. Cached."""
+    spec = spec_of(task, input_set, precision, target)
+    constants = tuple(sorted(input_set.constants.items()))
+    nesting, differ = _behaviour(task.id, task.pytorch_code, input_set.name, constants, precision, target)
+    return dataclasses.replace(spec, nesting=nesting, modes_differ=differ)
 
 
 @functools.lru_cache(maxsize=4096)
-def _nesting(
+def _behaviour(
     task_id: str, source: str, name: str, constants: tuple[tuple[str, int], ...], precision: str, target: str
-) -> str | None:
-    """How the reference nests its outputs; None if it cannot be recorded."""
+) -> tuple[str, bool | None]:
+    """How the reference nests its outputs, and whether it does the same in train and eval mode."""
+    nesting = ""
     try:
-        return _recorded(task_id, source, name, constants, precision, target)[1]
-    except _REFUSED:
-        return None
-
-
-@functools.lru_cache(maxsize=4096)
-def _modes_differ(
-    task_id: str, source: str, name: str, constants: tuple[tuple[str, int], ...], precision: str, target: str
-) -> bool | None:
-    """Whether the reference does the same in train and eval mode; None if one of them cannot be recorded."""
-    try:
-        plan, _ = _recorded(task_id, source, name, constants, precision, target)
+        plan, nesting = _recorded(task_id, source, name, constants, precision, target)
         other, _ = _recorded(task_id, source, name, constants, precision, target, other_mode=True)
     except _REFUSED:
-        return None
-    return plan != other
+        return nesting, None
+    return nesting, plan != other
 
 
 _REFUSED = (RuntimeError, TypeError, ValueError, NotImplementedError)
