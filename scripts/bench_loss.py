@@ -1,7 +1,7 @@
 """Time the fused losses against their peers and against the memory's own speed, on one GPU; where there are two, the
 vocabulary-parallel losses too.
 
-    python scripts/bench_loss.py --out docs/benchmarks/loss.json        # measure (about three minutes on an H200)
+    python scripts/bench_loss.py --out docs/benchmarks/loss.json        # measure (about four minutes on an H200)
     python scripts/bench_loss.py --render docs/benchmarks/loss.json     # write loss.md and loss.svg beside it
 
 Every figure is forward + backward through the public function: the median over rounds in which each implementation runs once,

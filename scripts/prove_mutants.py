@@ -89,7 +89,7 @@ def main() -> int:
 
 
 def judged(options: argparse.Namespace, asked: Sequence[tuple[Task, int]], deadline: float) -> Iterator[dict[str, Any]]:
-    """What is found of each task and turn, in order of tasks; ends with the first that the deadline (by time.time()) cuts."""
+    """What is found of each task and turn, in order of tasks; none that the deadline (by time.time()) cuts."""
     evaluator = StagedEvaluator(VerifierConfig(device=options.device, cache=False))
     turns: dict[str, list[int]] = {}
     for task, turn in asked:
@@ -103,19 +103,15 @@ def judged(options: argparse.Namespace, asked: Sequence[tuple[Task, int]], deadl
         with _processes(options) as makers, ThreadPoolExecutor(evaluator.workers) as pool:
             making = [(task_id, makers.submit(made_of, tasks[task_id], mine, options.each)) for task_id, mine in turns.items()]
             begun: deque[tuple[str, int, list[Made], list[list[Future[Verdict | None]]]]] = deque()
-            for task_id, made in [*making, ("", None)]:
-                if made:
-                    task = replace(tasks[task_id], solutions=())
-                    for turn, solutions in made.result().items():
-                        texts = [(solution, *(m.source for m in mutants)) for _, solution, mutants in solutions]
-                        futures = [[pool.submit(verdict, task, text) for text in row] for row in texts]
-                        begun.append((task_id, turn, solutions, futures))
-                while begun and (not made or all(f.done() for row in begun[0][3] for f in row)):
-                    name, turn, solutions, futures = begun.popleft()
-                    verdicts = [[v for f in row if (v := f.result())] for row in futures]
-                    if any(len(a) < len(b) for a, b in zip(verdicts, futures, strict=True)):
-                        return
-                    yield report_of(name, turn, solutions, verdicts)
+            for task_id, made in making:
+                task = replace(tasks[task_id], solutions=())
+                for turn, solutions in made.result().items():
+                    texts = [(solution, *(m.source for m in mutants)) for _, solution, mutants in solutions]
+                    begun.append((task_id, turn, solutions, [[pool.submit(verdict, task, t) for t in row] for row in texts]))
+                while begun and all(future.done() for row in begun[0][3] for future in row):
+                    yield from report_of(*begun.popleft())
+            while begun:
+                yield from report_of(*begun.popleft())
     finally:
         evaluator.close()
 
@@ -137,8 +133,13 @@ def made_of(task: Task, turns: Sequence[int], each: int) -> dict[int, list[Made]
     return made
 
 
-def report_of(task: str, turn: int, solutions: Sequence[Made], verdicts: Sequence[Sequence[Verdict]]) -> dict[str, Any]:
-    """Rows of the killed, and survivors; the verdict on a solution comes before those on its mutants."""
+def report_of(
+    task: str, turn: int, solutions: Sequence[Made], futures: Sequence[Sequence[Future[Verdict | None]]]
+) -> Iterator[dict[str, Any]]:
+    """Rows of the killed, and survivors; nothing if a verdict is missing. That on a solution comes before its mutants'."""
+    verdicts = [[verdict for future in row if (verdict := future.result())] for row in futures]
+    if any(len(a) < len(b) for a, b in zip(verdicts, futures, strict=True)):
+        return
     report: dict[str, Any] = {"task": task, "turn": turn, "rows": [], "survivors": [], "refused": []}
     for (style, solution, mutants), (own, *theirs) in zip(solutions, verdicts, strict=True):
         if not own.correct:
@@ -153,7 +154,7 @@ def report_of(task: str, turn: int, solutions: Sequence[Made], verdicts: Sequenc
             else:
                 killed = {"outcome": "killed", "status": str(verdict.status), "stage": str(verdict.stage)}
                 report["rows"].append(row | killed)
-    return report
+    yield report
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
