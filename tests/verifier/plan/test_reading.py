@@ -89,7 +89,8 @@ def test_what_takes_all_memory_is_refused_and_the_worker_replaced(readers: PlanR
     found = readers.read([b"[" + b"[]," * (5 << 20) + b"[]]"], ASKED)  # 15 MB, a list of 56 bytes for each three
     assert found.rejection
     assert readers.read(frames, ASKED).rejection is None
-    assert readers.processes[0].starts == starts + found.worn
+    ended = found.rejection.status is Status.TIMEOUT  # a slow machine is out of seconds before it is out of memory
+    assert readers.processes[0].starts == starts + (found.worn or ended)
 
 
 @pytest.mark.slow
