@@ -23,8 +23,9 @@ from pathlib import Path
 
 import torch
 from bench_token_ops import autograd_us, bench_ratio, bench_tokens
+from gpu_clock import GpuClock
 from loss_table import markdown, svg
-from loss_timing import copy_gb_per_s, forward_backward, medians_ms, peak_bytes
+from loss_timing import Spans, copy_gb_per_s, forward_backward, medians_ms, peak_bytes
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 # (N, V, dtype, density), and whether every peer is timed or only Liger in place.
@@ -230,7 +231,9 @@ def bench_linear(n: int, width: int) -> Iterator[dict]:
                 continue
             label = name if density == 1 else f"{name}, density {density}"
             runs[label], densities[label] = functools.partial(forward_backward, loss, hidden, weight), density
-    times = medians_ms(runs, lambda: warm(gemms), rounds=7)
+    spans: Spans = {}
+    with GpuClock(f"GPU-{torch.cuda.get_device_properties(0).uuid}") as clock:
+        times = medians_ms(runs, lambda: warm(gemms), rounds=7, spans=spans)
     for name, run in runs.items():
         # A main gradient is the caller's, and autograd makes none for the weight beside it.
         gradients = hidden.numel() * 2 + (0 if name.startswith(MAIN_GRAD) else weight.numel() * 2)
@@ -242,6 +245,7 @@ def bench_linear(n: int, width: int) -> Iterator[dict]:
             "peak_gib": extra,
             "x_floor": ms / times["three GEMMs"],
             "density": densities[name],
+            "clock_mhz": clock.median_mhz(spans[name]),
             "floor": "the three products of a linear layer by themselves, just before",
         }
 

@@ -32,6 +32,8 @@ def markdown(data: dict) -> str:
         columns += [("ms", lambda row: _number(row["ms"], ".3f")), ("× floor", lambda row: _number(row["x_floor"], ".2f"))]
         if "peak_gib" in rows[0]:
             columns.append(("peak above inputs and gradients, GiB", lambda row: _number(row["peak_gib"], ".2f")))
+        if "clock_mhz" in rows[0]:
+            columns.append(("clock, MHz", lambda row: _number(row["clock_mhz"], ".0f")))
         if "host_us" in rows[0]:
             columns.append(("host, µs", lambda row: _number(row["host_us"], ".0f")))
             columns.append(("wall, µs", lambda row: _number(row["wall_us"], ".0f")))

@@ -25,10 +25,18 @@ def once_ms(run: Callable[[], object], restore: Callable[[], object] | None = No
     return start.elapsed_time(end)
 
 
+Spans = dict[str, list[tuple[float, float]]]
+"""When each was on the GPU, by `time.perf_counter`."""
+
+
 def medians_ms(
-    runs: Mapping[str, Callable[[], object]], restore: Callable[[], object] | None = None, rounds: int = ROUNDS
+    runs: Mapping[str, Callable[[], object]],
+    restore: Callable[[], object] | None = None,
+    rounds: int = ROUNDS,
+    spans: Spans | None = None,
 ) -> dict[str, float]:
-    """Median milliseconds of each, run in turn. What fails (by memory, mostly) is said and left out."""
+    """Median milliseconds of each, run in turn. What fails (by memory, mostly) is said and left out. Notes when it ran in
+    `spans`, if given."""
     able = {}
     for name, run in runs.items():
         try:
@@ -40,7 +48,11 @@ def medians_ms(
     times = {name: [] for name in able}
     for _ in range(rounds):
         for name, run in able.items():
-            times[name].append(once_ms(run, restore))
+            ms = once_ms(run, restore)
+            times[name].append(ms)
+            if spans is not None:
+                now = time.perf_counter()
+                spans.setdefault(name, []).append((now - ms / 1e3, now))
     return {name: statistics.median(of) for name, of in times.items()}
 
 
