@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from kernrl.errors import UsageError
 from kernrl.tasks.task import FULL, RAGGED, SMALL, InputSet, Task
-from kernrl.verifier.base.devices import Device, device_for
+from kernrl.verifier.base.devices import OLDEST_ARCH, Device, arch_number, device_for
 from kernrl.verifier.cache import task_fingerprint
 from kernrl.verifier.plan.plan import TensorSpec, TraceSpec
 from kernrl.verifier.plan.price import Price, least_modelled_us, physical_floor_us, price
@@ -69,6 +69,9 @@ def device_aimed_at(asked: str | None, here: Mapping[str, str] | None) -> Device
 
     `here` describes this machine's GPU, or is None. Raises UsageError for a device that is unknown or cannot run here.
     """
+    if here and not asked and arch_number(here["arch"]) < OLDEST_ARCH:
+        why = f"{here['gpu']} is {here['arch']}: TF32 and Triton need sm_{OLDEST_ARCH} or newer"
+        raise UsageError(f"{why}; add --device cpu to judge by the interpreter.")
     device = device_for(asked or (here["gpu"] if here else DEFAULT_GPU))
     if device is None and here and not asked:
         device = device_for(here["arch"])
@@ -78,3 +81,9 @@ def device_aimed_at(asked: str | None, here: Mapping[str, str] | None) -> Device
     if here and device.arch != here["arch"]:
         raise UsageError(f"--target {asked}: the GPU here is {here['arch']}; leave it out, or add --device cpu.")
     return device
+
+
+def gpu_aimed_at(asked: str | None, here: Mapping[str, str] | None) -> str:
+    """The GPU that candidates are judged on, or are modelled for, as a prompt names it: `H200`. Raises as `device_aimed_at`."""
+    device = device_aimed_at(asked, here)
+    return (here["gpu"] if here else device.name).removeprefix("NVIDIA ")

@@ -44,6 +44,9 @@ _DEVICES = (
     Device("NVIDIA GeForce RTX 3090", "sm_86", 936, 71.0, 35.6, 35.6, 0.6, 101_376, 6, 82, 24),
 )
 
+OLDEST_ARCH = 80
+"""The first architecture with TF32, and the first that Triton supports."""
+
 ARCHITECTURES = tuple(dict.fromkeys(d.arch for d in _DEVICES))
 
 
@@ -51,7 +54,8 @@ def device_for(name_or_arch: str) -> Device | None:
     """The device with this name (the driver's, or part of it) or architecture such as `sm_90`; None if it is not listed."""
     wanted = name_or_arch.lower()
     for device in _DEVICES:
-        if wanted in (device.arch, device.name.lower()):
+        name = device.name.lower()
+        if wanted in (device.arch, name, name.removeprefix("nvidia ")):
             return device
     for device in _DEVICES:
         if wanted in device.name.lower() or device.name.lower() in wanted:
