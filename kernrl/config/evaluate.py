@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import Field, model_validator
 
@@ -12,7 +12,7 @@ from kernrl.config.groups import MODEL, RUN, SAMPLING, TASKS
 from kernrl.config.judging import JudgingConfig
 from kernrl.config.resume import ResumableConfig
 from kernrl.config.sampling import SamplingConfig
-from kernrl.config.training import FACTS, Columns, PromptForm, PromptTemplate, ServerConfig
+from kernrl.config.training import FACTS, NAME_GPU, Columns, PromptForm, PromptTemplate, ServerConfig
 from kernrl.settings import ALSO, RARE
 
 
@@ -23,6 +23,8 @@ def _model(validated: dict[str, Any]) -> str | None:
 
 class EvalConfig(ResumableConfig, ServerConfig, SamplingConfig, JudgingConfig):
     """`kernrl eval`."""
+
+    BEFORE: ClassVar = {"name_gpu": False}
 
     from_run: Path | None = Field(
         default=None,
@@ -43,6 +45,7 @@ class EvalConfig(ResumableConfig, ServerConfig, SamplingConfig, JudgingConfig):
     )
     prompt_template: PromptTemplate = Field(default=None, json_schema_extra=MODEL | RARE)
     facts: bool = Field(default=True, description=FACTS, json_schema_extra=MODEL | RARE)
+    name_gpu: bool = Field(default=True, description=NAME_GPU, json_schema_extra=MODEL | RARE)
     tasks: str = Field(
         default="heldout",
         description="Any source of tasks (`kernrl tasks list --help`); 'heldout' is the shipped suite.",

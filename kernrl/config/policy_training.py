@@ -15,6 +15,7 @@ from kernrl.config.tracking import TrackingConfig
 from kernrl.config.training import (
     FACTS,
     FOUR_BITS,
+    NAME_GPU,
     Columns,
     LoraTargets,
     PromptForm,
@@ -39,6 +40,7 @@ class ImproveConfig(TrainingConfig, ServerConfig, TrackingConfig, SamplingConfig
     """
 
     RENAMED: ClassVar = {"baseline": "reward_baseline"}
+    BEFORE: ClassVar = {"name_gpu": False}
     MAY_CHANGE: ClassVar = ("steps", "rounds", "time_limit_s", "gpu_hour_price")
 
     model: str = Field(
@@ -53,6 +55,7 @@ class ImproveConfig(TrainingConfig, ServerConfig, TrackingConfig, SamplingConfig
     )
     prompt_template: PromptTemplate = Field(default=None, json_schema_extra=MODEL | RARE)
     facts: bool = Field(default=True, description=FACTS, json_schema_extra=MODEL | RARE)
+    name_gpu: bool = Field(default=True, description=NAME_GPU, json_schema_extra=MODEL | RARE)
     lora: bool = Field(
         default_factory=_adapts,
         description="Train LoRA adapters (extra 'lora'); --no-lora trains all weights. If neither is given: off for nano, with "

@@ -10,7 +10,16 @@ from pydantic import Field, model_validator
 from kernrl.config.by_model import NANO, ByModel
 from kernrl.config.groups import MODEL, OPTIMISER, RUN, TASKS, VERIFIER
 from kernrl.config.tracking import TrackingConfig
-from kernrl.config.training import FACTS, FOUR_BITS, LoraTargets, PromptForm, PromptTemplate, Schedule, TrainingConfig
+from kernrl.config.training import (
+    FACTS,
+    FOUR_BITS,
+    NAME_GPU,
+    LoraTargets,
+    PromptForm,
+    PromptTemplate,
+    Schedule,
+    TrainingConfig,
+)
 from kernrl.config.verifier import VerifierConfig
 from kernrl.settings import ALSO, MOST_WORKERS, RARE
 
@@ -19,7 +28,7 @@ class SftConfig(TrainingConfig, TrackingConfig):
     """`kernrl sft`. What is left open here is chosen by the stage, which knows the GPU."""
 
     RENAMED: ClassVar = {"evaluate_every": "validate_every"}
-    BEFORE: ClassVar = {"facts": False}
+    BEFORE: ClassVar = {"facts": False, "name_gpu": False}
     LENGTH: ClassVar = ("steps", "epochs", "time_limit_s")
     """What decides when the run ends."""
     MAY_CHANGE: ClassVar = (*LENGTH, "verify_every", "verify_tasks", "heldout_samples")
@@ -37,6 +46,7 @@ class SftConfig(TrainingConfig, TrackingConfig):
     )
     prompt_template: PromptTemplate = Field(default=None, json_schema_extra=MODEL | RARE)
     facts: bool = Field(default=True, description=FACTS, json_schema_extra=MODEL | RARE)
+    name_gpu: bool = Field(default=True, description=NAME_GPU, json_schema_extra=MODEL | RARE)
     form: Literal["graph", "program"] | None = Field(
         default=None,
         description="What a new nano reads and writes. graph: the Graph's listing, and kernels with forward. program: a task's "

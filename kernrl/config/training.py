@@ -17,6 +17,7 @@ PromptForm = Literal["nano", "chat"]
 Schedule = Literal["cosine", "linear", "constant"]
 LoraTargets = Annotated[tuple[str, ...], BeforeValidator(split_commas)]
 FACTS = "End a chat prompt with shapes and costs of every op and what could be one kernel; nano's prompts are without."
+NAME_GPU = "Name in a chat prompt the GPU that candidates are judged on, or are modelled for; nano's prompts are without."
 FOUR_BITS = (
     "Under LoRA, hold the frozen weights in 4 bits: a quarter of the memory, on a GPU (NF4 of bitsandbytes, extra '4bit'). The "
     "final model is merged into whole weights in bf16."

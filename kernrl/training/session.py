@@ -209,6 +209,7 @@ def open_session(config: ImproveConfig, verifier: Verifier | None = None, turns:
             style=style,
             precision=config.verifier.precision,
             facts=config.facts,
+            name_gpu=config.name_gpu,
             template=template,
             turns=turns,
             known=known_verdicts(directory),

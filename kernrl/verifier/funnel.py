@@ -42,7 +42,7 @@ from kernrl.verifier.pool.memory_ledger import gib, least_bytes
 from kernrl.verifier.pool.ray import Cluster
 from kernrl.verifier.pool.task_preparers import compilers
 from kernrl.verifier.replay.compiled_reference import MODES
-from kernrl.verifier.task_facts import TaskFacts, device_aimed_at, gather_facts
+from kernrl.verifier.task_facts import TaskFacts, device_aimed_at, gather_facts, gpu_aimed_at
 from kernrl.verifier.trace.tracer import CPU_S as TRACE_CPU_S
 
 log = logging.getLogger(__name__)
@@ -140,6 +140,11 @@ class StagedEvaluator:
         front = self.front = cluster.front(self.config, self.cache_dir, self.target, self._interpreter_settings)
         self._plan_judge = PlanJudge(self.config, self.defences, self._device, front, self.gpus)
         self._started = True
+
+    def gpu(self) -> str:
+        """See `HardenedVerifier.gpu`."""
+        self.start()
+        return gpu_aimed_at(self.config.target, self.gpus[0].gpu_info if self.gpus else None)
 
     @property
     def _interpreter_settings(self) -> dict[str, bool]:
