@@ -81,6 +81,13 @@ class SftConfig(TrainingConfig, TrackingConfig):
         description="Solutions of a Graph when pairs of --form graph are generated, each in a style of its own.",
         json_schema_extra=TASKS | RARE,
     )
+    style_choice: Literal["uniform", "fast", "tagged"] | None = Field(
+        default=None,
+        description="Which styles those are. uniform: any. fast: the fastest by a model of their time on an H200. tagged: any, "
+        "and the fastest answers a prompt that asks for it, as all later prompts of this model do. If not set, tagged for a "
+        "model that was taught so before, and uniform for others.",
+        json_schema_extra=TASKS | RARE,
+    )
     map: tuple[str, ...] = Field(
         default=(),
         description="FIELD=COLUMN: read a field, such as triton_code or messages, from this column. May be given again.",

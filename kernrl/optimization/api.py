@@ -28,7 +28,6 @@ from kernrl.optimization.models.swap import swap
 from kernrl.optimization.models.whole_model import PartReport, settle
 from kernrl.optimization.module_task import Inputs, arguments_of, precision_of, require_module
 from kernrl.optimization.one_task import Settings, optimize_task
-from kernrl.optimization.results.result_text import rates_of
 from kernrl.optimization.search.budget import WRITE_SHARE, Budget, TooSmallBudgetError
 from kernrl.optimization.search.judging import Judges, tasks_at_once
 from kernrl.tasks.graph.costs import Rates
@@ -281,4 +280,4 @@ def explain(module: nn.Module, example_inputs: Inputs, target: str | None = None
     name = target or (torch.cuda.get_device_name() if torch.cuda.is_available() else "H200")
     device = device_for(name) or device_for("H200")
     assert device
-    return Explanation(parts.found, parts.left, rates_of(device, precision_of(made, (arguments, named))))
+    return Explanation(parts.found, parts.left, device.rates(precision_of(made, (arguments, named))))

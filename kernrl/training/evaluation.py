@@ -26,7 +26,7 @@ from kernrl.runs.activity import Activity, SamplingWatch, time_left
 from kernrl.runs.run_directory import RunDirectory
 from kernrl.service import client
 from kernrl.tasks.loaders import load_tasks
-from kernrl.tasks.prompt import read_template
+from kernrl.tasks.prompt import GRAPH_STYLES, read_template
 from kernrl.tasks.rows import parse_columns
 from kernrl.tasks.task import Task
 from kernrl.training.confirm_samples import confirm_samples
@@ -208,7 +208,7 @@ def ask_or_refuse(
     tasks: Sequence[Task], collector: Collector, samples: int, done: Mapping[str, Any], directory: RunDirectory
 ) -> list[Task]:
     """The tasks that the model can be asked. Those that have no Graph for a nano to be asked by count as not solved."""
-    if collector.style != "graph":
+    if collector.style not in GRAPH_STYLES:
         return list(tasks)
     from kernrl.tasks.nano.form import unasked
 

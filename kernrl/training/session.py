@@ -38,7 +38,7 @@ from kernrl.runs.steps_table import final_table
 from kernrl.runs.tracking import open_accelerator, start_tracker, track
 from kernrl.tasks.grammar.generate import generate_tasks
 from kernrl.tasks.loaders import load_tasks
-from kernrl.tasks.prompt import read_template
+from kernrl.tasks.prompt import GRAPH_STYLES, read_template
 from kernrl.tasks.rows import parse_columns
 from kernrl.tasks.task import Task
 from kernrl.training.confirm_samples import confirm_samples
@@ -256,7 +256,8 @@ def prompt_style(tokenizer: PreTrainedTokenizerBase, asked: PromptForm | None = 
     nano = len(vocabulary) <= VOCAB_SIZE and USER in vocabulary and END in vocabulary
     if asked == "chat" or (asked is None and not nano):
         return "chat"
-    return "graph" if form_of(tokenizer) == "graph" else "nano"
+    form = form_of(tokenizer)
+    return form if form == "graph" or form == "graph-fast" else "nano"
 
 
 def askable(tasks: list[Task], style: PromptStyle) -> list[Task]:
@@ -267,7 +268,7 @@ def askable(tasks: list[Task], style: PromptStyle) -> list[Task]:
     Raises:
         UsageError: There is none.
     """
-    if style != "graph":
+    if style not in GRAPH_STYLES:
         return tasks
     from kernrl.tasks.nano.form import unasked
 

@@ -41,7 +41,7 @@ def tasks() -> list[Task]:
 
 def test_a_reply_is_judged_as_a_whole_file_and_a_malformed_one_is_not_judged(tasks: list[Task]) -> None:
     tokenizer = tiny_policy().tokenizer
-    good = [replies(task)[0] for task in tasks]
+    good = [replies(task, "fp32")[0] for task in tasks]
     verifier = FakeVerifier(lambda text: verdict_of(text))
     engine = ScriptedEngine(tokenizer, lambda prompt, sample, call: (good[prompt], "def forward(")[sample])
     collector = Collector(engine, tokenizer, verifier, reward, Sampling(2, 4096, 1.0), style="graph", precision="tf32")
@@ -111,7 +111,7 @@ def test_sft_makes_pairs_of_the_form() -> None:
 def test_pairs_of_given_tasks_are_written_from_their_graph(tasks: list[Task]) -> None:
     pairs = list(task_pairs(tasks[:1], "graph", "bf16"))
     assert {p.messages[0]["content"] for p in pairs} == {ask(tasks[0], "bf16")}
-    assert [p.completion for p in pairs] == replies(tasks[0])
+    assert [p.completion for p in pairs] == replies(tasks[0], "fp32")
 
 
 def test_facts_are_a_block_of_chat_prompts_that_can_be_left_out(tasks: list[Task]) -> None:

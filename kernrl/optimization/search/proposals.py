@@ -16,7 +16,6 @@ from kernrl.config import EvalConfig, OptimizeConfig
 from kernrl.config.sampling import CutsConfig
 from kernrl.console import log
 from kernrl.errors import UsageError
-from kernrl.optimization.results.result_text import rates_of
 from kernrl.optimization.search.budget import TICK_S
 from kernrl.optimization.search.trials import Origin, Proposal
 from kernrl.reports.kernelbench import read_candidates
@@ -51,7 +50,7 @@ def styles(graphs: Sequence[Graph], task: Task, device: Device, precision: str) 
         return
     promising = []
     if len(graphs[0].nodes) <= ORDERED_NODES:
-        found = plausible(graphs, rates_of(device, precision), precision=precision, within=inf)
+        found = plausible(graphs, device.rates(precision), precision=precision, within=inf)
         promising = [style for style, _ in found]
     simple = simplified(graphs, precision)
     seen: set[str] = set()

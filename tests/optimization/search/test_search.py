@@ -15,7 +15,6 @@ from support import ROOT
 from support.tiny import tiny_tasks, verdict_of
 
 from kernrl.optimization.one_task import samples_wanted
-from kernrl.optimization.results.result_text import rates_of
 from kernrl.optimization.search.budget import Budget
 from kernrl.optimization.search.finals import FINAL_ROUNDS
 from kernrl.optimization.search.proposals import styles
@@ -310,7 +309,7 @@ def test_worked_styles_come_in_the_order_of_their_modelled_time() -> None:
     assert h200
     found, plain = list(styles(graphs_of(task), task, h200, "fp32")), write_solutions(task)
     assert {p.source for p in found} == {s.triton_code for s in plain}
-    cost = {style.name: seconds for style, seconds in plausible(graphs_of(task), rates_of(h200, "fp32"), within=100.0)}
+    cost = {style.name: seconds for style, seconds in plausible(graphs_of(task), h200.rates("fp32"), within=100.0)}
     order = [cost[name] for p in found if (name := p.name.removesuffix("-whole").removesuffix("-loop")) in cost]
     assert len(order) == len(found)
     assert order == sorted(order)
