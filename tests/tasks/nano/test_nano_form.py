@@ -20,11 +20,12 @@ from kernrl.tasks.nano.assemble import MalformedReplyError, assemble, read_reply
 from kernrl.tasks.nano.distinct_axes import at_distinct_sizes
 from kernrl.tasks.nano.draw import draw_plain_graph
 from kernrl.tasks.nano.form import ask, candidate, replies
-from kernrl.tasks.nano.graph_pairs import EXCLUDED, digest, draw_graph, excluded, generate_pairs, split_of_graph
+from kernrl.tasks.nano.graph_pairs import EXCLUDED, digest, draw_graph, excluded, generate_pairs, graph_pairs, split_of_graph
 from kernrl.tasks.nano.headers import with_headers, without_headers
 from kernrl.tasks.nano.listing import words_of, write_listing
 from kernrl.tasks.nano.suites import SUITES, suite
 from kernrl.tasks.solutions.from_graph.answer import read_source
+from kernrl.tasks.solutions.from_graph.styles import STYLES, write_solutions
 from kernrl.tasks.split import HELDOUT, split_of
 from kernrl.tasks.task import Task
 
@@ -96,6 +97,28 @@ def test_nested_outputs_are_returned_as_the_reference_nests_them() -> None:
     nested = task("pass", "return {'a': [x + 1, x.sum(1)], 'b': (x * 2,)}", "torch.randn(4, 8)")
     code = candidate(nested, replies(nested)[0])
     assert "return {'a': [v0, v1], 'b': (v2,)}" in code
+
+
+SUMMED = ("self.l = nn.Linear(64, 96)", "return torch.relu(self.l(x).sum(1))", "torch.randn(32, 64)")
+
+
+def test_no_reply_claims_an_algebra_that_it_does_not_do() -> None:
+    """A style that rewrites the Graph would do fewer operations here; a reply does those of the listing."""
+    summed = task(*SUMMED)
+    assert any("algebra" in s.style.split("-") for s in write_solutions(summed))
+    worked, drawn = replies(summed), [pair.reply for pair in graph_pairs(Random(0), lift(summed), len(STYLES))]
+    assert len(worked) == len(drawn) > 3
+    for reply in (*worked, *drawn):
+        assert "algebra" not in reply
+        assert "F.linear(x0, p0" in reply
+
+
+def test_the_first_line_of_a_reply_is_a_comment_whatever_it_says() -> None:
+    """The shipped nano writes `# algebra` too, which its replies are no longer written in."""
+    summed = task(*SUMMED)
+    first, _, rest = replies(summed)[0].partition("\n")
+    assert first.startswith("# ")
+    assert candidate(summed, f"# algebra\n{rest}") == candidate(summed, rest) == candidate(summed, f"{first}\n{rest}")
 
 
 GOOD = "def k0():\n    pass\n\ndef forward():\n    v0 = x0\n    return v0\n"
