@@ -95,6 +95,11 @@ class OptimizeConfig(ResumableConfig, ServerConfig, CutsConfig, JudgingConfig):
     keep_model: Path | None = Field(
         default=None, description="New folder for the model that --improve has trained.", json_schema_extra=RUN
     )
+    algebra: bool = Field(
+        default=True,
+        description="Try worked solutions too that do fewer operations than the module asks for.",
+        json_schema_extra=SAMPLING,
+    )
     from_run: Path | None = Field(
         default=None,
         description="Try these candidates too: a folder of .py files, a run of kernrl, or a run of KernelBench.",

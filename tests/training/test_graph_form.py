@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from support import ROOT
@@ -39,14 +40,19 @@ def tasks() -> list[Task]:
     return list(suite("graph-heldout", tasks=2))
 
 
-def test_a_reply_is_judged_as_a_whole_file_and_a_malformed_one_is_not_judged(tasks: list[Task]) -> None:
+@pytest.mark.parametrize("style", ["graph", "graph-fast"])
+def test_a_reply_is_judged_as_a_whole_file_and_a_malformed_one_is_not_judged(
+    tasks: list[Task], style: Literal["graph", "graph-fast"]
+) -> None:
     tokenizer = tiny_policy().tokenizer
     good = [replies(task, "fp32")[0] for task in tasks]
     verifier = FakeVerifier(lambda text: verdict_of(text))
     engine = ScriptedEngine(tokenizer, lambda prompt, sample, call: (good[prompt], "def forward(")[sample])
-    collector = Collector(engine, tokenizer, verifier, reward, Sampling(2, 4096, 1.0), style="graph", precision="tf32")
+    collector = Collector(engine, tokenizer, verifier, reward, Sampling(2, 4096, 1.0), style=style, precision="tf32")
     attempts = collector.collect(tasks, (0, 1)).attempts
-    assert [ask(task, "tf32") in prompt for task, prompt in zip(tasks, engine.calls[0][0], strict=True)] == [True, True]
+    asked = [ask(task, "tf32", fast=style == "graph-fast") for task in tasks]
+    assert [text in prompt for text, prompt in zip(asked, engine.calls[0][0], strict=True)] == [True, True]
+    assert [" fast " in text for text in asked] == [style == "graph-fast"] * 2
     assert [a.verdict.status for a in attempts] == [Status.CORRECT, Status.NO_CODE] * 2
     assert len(verifier.asked) == 2
     for task, attempt in zip(tasks, attempts[::2], strict=True):
@@ -111,7 +117,7 @@ def test_sft_makes_pairs_of_the_form() -> None:
 def test_pairs_of_given_tasks_are_written_from_their_graph(tasks: list[Task]) -> None:
     pairs = list(task_pairs(tasks[:1], "graph", "bf16"))
     assert {p.messages[0]["content"] for p in pairs} == {ask(tasks[0], "bf16")}
-    assert [p.completion for p in pairs] == replies(tasks[0], "fp32")
+    assert [p.completion for p in pairs] == replies(tasks[0], "bf16")
 
 
 def test_facts_are_a_block_of_chat_prompts_that_can_be_left_out(tasks: list[Task]) -> None:

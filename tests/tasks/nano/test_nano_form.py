@@ -38,7 +38,7 @@ from kernrl.tasks.nano.reply import answer_of
 from kernrl.tasks.nano.suites import SUITES, suite
 from kernrl.tasks.solutions.from_graph.answer import read_source
 from kernrl.tasks.solutions.from_graph.plausible import answer_s
-from kernrl.tasks.solutions.from_graph.styles import TAUGHT
+from kernrl.tasks.solutions.from_graph.styles import STYLES, TAUGHT, write_solutions
 from kernrl.tasks.split import HELDOUT, split_of
 from kernrl.tasks.task import Task
 from kernrl.verifier.base.devices import device_for
@@ -90,7 +90,7 @@ def test_kernels_and_flattened_axes_follow_other_sizes() -> None:
     flat = task("self.l = nn.Linear(6 * 10 * 12, 9)", "return self.l(torch.tanh(x).flatten(1))", "torch.randn(8, 6, 10, 12)")
     for reply in replies(flat, "fp32"):
         assert "720" not in reply
-        assert "(A, B * C * D)" in reply or ".flatten(1)" in reply
+        assert "(A, B * C * D)" in reply or ".flatten(1)" in reply or "v0_ptr + m * G + ka" in reply
 
 
 def test_parameters_are_bound_by_path_and_inputs_by_place() -> None:
@@ -111,6 +111,28 @@ def test_nested_outputs_are_returned_as_the_reference_nests_them() -> None:
     nested = task("pass", "return {'a': [x + 1, x.sum(1)], 'b': (x * 2,)}", "torch.randn(4, 8)")
     code = candidate(nested, replies(nested, "fp32")[0])
     assert "return {'a': [v0, v1], 'b': (v2,)}" in code
+
+
+SUMMED = ("self.l = nn.Linear(64, 96)", "return torch.relu(self.l(x).sum(1))", "torch.randn(32, 64)")
+
+
+def test_no_reply_claims_an_algebra_that_it_does_not_do() -> None:
+    """A style that rewrites the Graph would do fewer operations here; a reply does those of the listing."""
+    summed = task(*SUMMED)
+    assert any("algebra" in s.style.split("-") for s in write_solutions(summed))
+    worked, drawn = replies(summed, "fp32"), [pair.reply for pair in graph_pairs(Random(0), lift(summed), len(STYLES))]
+    assert min(len(worked), len(drawn)) > 3
+    for reply in (*worked, *drawn):
+        assert "algebra" not in reply
+        assert "F.linear(x0, p0" in reply or "tl.dot(x0, p0" in reply
+
+
+def test_the_first_line_of_a_reply_is_a_comment_whatever_it_says() -> None:
+    """The shipped nano writes `# algebra` too, which its replies are no longer written in."""
+    summed = task(*SUMMED)
+    first, _, rest = replies(summed, "fp32")[0].partition("\n")
+    assert first.startswith("# ")
+    assert candidate(summed, f"# algebra\n{rest}") == candidate(summed, rest) == candidate(summed, f"{first}\n{rest}")
 
 
 GOOD = "def k0():\n    pass\n\ndef forward():\n    v0 = x0\n    return v0\n"

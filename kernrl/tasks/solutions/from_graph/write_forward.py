@@ -50,7 +50,7 @@ class Style:
 
     @property
     def taught(self) -> bool:
-        """Whether nano's replies are written in it: they do all that the Graph says."""
+        """Whether nano's replies are written in it: they do no fewer ops than the listing has."""
         return not self.algebra
 
 
