@@ -22,7 +22,8 @@ be ln 2880 + width x 0.02^2 / 2 = 8.1 (0.5B) and 8.3 (1.5B) nats a token; nano's
 Learning rates: Muon's step has a spectral norm of 0.2 sqrt(longer side) times the rate. With the same norm as nano at 3e-3, and
 half of it for four times the layers, 0.5B takes 8e-4 and 1.5B 5e-4. They are a fifth to a third higher here, as the run is
 short. All weights are trained, in SFT because they are random, and in RL because nano's rule was measured with all weights.
-Rows of 16,384 tokens, one a step: under a time limit the rate rises for 200 steps, which larger steps would never leave.
+A step has 16,384 tokens: under a time limit the rate rises for 200 steps, of which larger steps would leave too few. 1.5B takes
+them in two rows, which need 45 GiB by calculation, and some 15 more while Muon turns its matrices: H100s hold that too.
 Nothing is compiled: nano's first step compiled for 36 s, and these have four times as many layers.
 
 What the time buys, predicted from 37,318 tokens/s for all weights of 1.5B on an H200 (docs/benchmarks/sft.json; AdamW), less a
@@ -79,6 +80,7 @@ class Size:
     rate: float
     """Muon's, in SFT."""
     row_tokens: int = 16_384
+    rows_per_step: int = 1
 
     def config(self, tokenizer: Qwen2Tokenizer) -> Qwen2Config:
         """As published, but for the vocabulary, which is rounded up to a multiple of 64."""
@@ -102,7 +104,7 @@ class Size:
 
 SIZES = {
     "0.5B": Size(896, 24, 14, 4864, rate=1e-3),
-    "1.5B": Size(1536, 28, 12, 8960, rate=6e-4),
+    "1.5B": Size(1536, 28, 12, 8960, rate=6e-4, row_tokens=8192, rows_per_step=2),
     "nano": Size(512, 6, 8, 1280, rate=4e-3, row_tokens=65_536),
     "tiny": Size(64, 2, 4, 128, rate=4e-3, row_tokens=2048),
 }
@@ -147,7 +149,13 @@ def make(size: Size, folder: Path, seed: int) -> None:
 def commands(name: str, folder: Path, args: argparse.Namespace) -> dict[str, list[str]]:
     """Stage → the words of its command, without `kernrl`."""
     size = SIZES[name]
-    sft = {"form": "graph", "optimizer": "muon", "learning-rate": size.rate, "schedule": "linear", "rows-per-step": 1}
+    sft = {
+        "form": "graph",
+        "optimizer": "muon",
+        "learning-rate": size.rate,
+        "schedule": "linear",
+        "rows-per-step": size.rows_per_step,
+    }
     sft |= {"row-tokens": size.row_tokens, "max-length": 2048, "time-limit-s": args.sft_s, "validate-every": 100}
     exam = EXAM | {"limit": args.tasks, "samples": args.samples, "baseline": ",".join(BASELINES)}
     practice = PRACTICE | NANOS_RULE | {"row-tokens": min(8192, size.row_tokens), "time-limit-s": args.reinforce_s}
@@ -190,6 +198,7 @@ def prove(args: argparse.Namespace) -> None:
         if not (folder / "start").exists():
             folder.mkdir(parents=True, exist_ok=True)
             make(SIZES[name], folder / "start", args.seed)
+            torch.cuda.empty_cache()  # the commands need the GPU
         for stage in args.stages:
             if (folder / stage / "results.json").exists():
                 continue
