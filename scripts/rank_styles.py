@@ -1,7 +1,7 @@
 """How well modelled time orders the styles that were measured: how much slower than the fastest is what it puts first.
 
-    python scripts/rank_styles.py                                            # a minute on a CPU
-    python scripts/rank_styles.py --records docs/benchmarks/styles.json
+python scripts/rank_styles.py                                            # a minute on a CPU
+python scripts/rank_styles.py --records docs/benchmarks/styles.json
 """
 
 from __future__ import annotations
