@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from types import SimpleNamespace
+from typing import Any, Literal
 
 import pytest
 from support import ROOT
@@ -23,6 +24,7 @@ from kernrl.tasks.nano.form import ask, replies
 from kernrl.tasks.nano.suites import suite
 from kernrl.tasks.prompt import render_prompt
 from kernrl.tasks.task import Task
+from kernrl.training.evaluation import Progress, ask_or_refuse
 from kernrl.training.session import askable, prompt_style
 from kernrl.training.sft_data import read_pairs
 from kernrl.verifier.base.verdict import Status
@@ -94,6 +96,16 @@ def test_tasks_without_a_graph_are_left_out_with_the_reason(tasks: list[Task], c
     assert askable([LSTM], "chat") == [LSTM]
     with pytest.raises(UsageError, match="no task can be asked of this nano"):
         askable([LSTM], "graph")
+
+
+def test_an_evaluation_counts_tasks_without_a_graph_as_judged(tasks: list[Task]) -> None:
+    rows: list[Any] = []
+    directory, collector = SimpleNamespace(add_sample=rows.append), SimpleNamespace(style="graph")
+    progress = Progress(task.id for task in (*tasks, LSTM) for _ in range(2))
+    asked = ask_or_refuse([*tasks, LSTM], collector, 2, {}, directory, progress)  # pyright: ignore[reportArgumentType]
+    assert asked == tasks
+    assert [row["verdict"]["status"] for row in rows] == ["no_code", "no_code"]
+    assert progress.line(FakeVerifier(verdict_of)).startswith("1 of 3 tasks, 2 of 6 verdicts")
 
 
 def test_generated_tasks_are_not_lifted_before_they_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
