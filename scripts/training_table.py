@@ -76,10 +76,13 @@ def spent_s(lines: Sequence[Row]) -> float:
 
 def training_figures(out: Path, names: Sequence[str]) -> Row:
     """How a run's time was spent, summed over the runs named."""
-    lines = [line for name in names for line in json.loads((out / name / "train.json").read_text())["steps"]]
+    runs = [json.loads((out / name / "train.json").read_text()) for name in names]
+    lines = [line for run in runs for line in run["steps"]]
+    limits = [limit for run in runs if (limit := run["settings"].get("time_limit_s"))]
     sampled = [line for line in lines if "attempts" in line]
     total = spent_s(lines)
     figures: Row = {"seconds": total / len(names), "steps": len(lines) / len(names)}
+    figures |= {"asked_s": fmean(limits)} if limits else {}
     if sampled:
         attempts = sum(line["attempts"] for line in sampled)
         distinct = sum(line["attempts"] * (1 - line["duplicates"]) for line in sampled)
@@ -170,10 +173,17 @@ def markdown_row(name: str, row: Row) -> str:
         *(figure_text(speeds.get(baseline, {}).get("geomean_x"), as_times=True) for baseline in ("eager", "compile")),
         points(change.get("correct")),
         figure_text(change.get("speed_ratio_x"), as_times=True),
-        f"{training['seconds']:.0f}" if training else "",
+        seconds_text(training),
         f"{training['attempts_per_s']:.0f}" if "attempts_per_s" in training else "",
     ]
     return f"| {' | '.join(cells)} |"
+
+
+def seconds_text(training: Row) -> str:
+    """The time that a run took, of that which it was given: it ends with the step that it is in."""
+    if not training:
+        return ""
+    return f"{training['seconds']:.0f}" + (f" of {training['asked_s']:.0f}" if "asked_s" in training else "")
 
 
 def points(figure: Row | None) -> str:

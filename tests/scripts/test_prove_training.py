@@ -1,13 +1,15 @@
 """The proof of the training methods: in which order candidates are judged, and what its table says of a run."""
 
+import argparse
 import json
 
 import prove_training  # pyright: ignore[reportMissingImports]
 import pytest
 from support.tiny import verdict_of
-from training_table import training_figures, write_table  # pyright: ignore[reportMissingImports]
+from training_table import seconds_text, training_figures, write_table  # pyright: ignore[reportMissingImports]
 
 from kernrl.rollouts.collect import candidate_key
+from kernrl.runs.run_directory import RunDirectory
 from kernrl.tasks.loaders import load_tasks
 from kernrl.verifier.base.verdict import Status
 
@@ -53,10 +55,46 @@ def step(attempts, seconds, **more):
 def test_the_phases_of_a_step_share_its_time(tmp_path):
     seconds = {"generate": 2.0, "verify": 6.0, "update": 1.0, "step": 10.0}
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "train.json").write_text(json.dumps({"steps": [step(40, seconds)]}))
+    (tmp_path / "run" / "train.json").write_text(json.dumps({"steps": [step(40, seconds)], "settings": {}}))
     figures = training_figures(tmp_path, ["run"])
     assert figures["share_of_time"] == pytest.approx({"generate": 0.2, "verify": 0.6, "update": 0.1, "rest": 0.1})
     assert (figures["attempts_per_s"], figures["distinct_per_s"]) == (4.0, 3.0)
+
+
+def test_the_time_that_a_run_took_stands_beside_the_time_that_it_was_given(tmp_path):
+    for name, limit, spent in (("a", 60, (40.0, 23.0)), ("b", 60, (61.0,)), ("c", None, (8.0,))):
+        (tmp_path / name).mkdir()
+        facts = {"steps": [step(1, {"step": s}) for s in spent], "settings": {"time_limit_s": limit}}
+        (tmp_path / name / "train.json").write_text(json.dumps(facts))
+    texts = [seconds_text(training_figures(tmp_path, names)) for names in (["a"], ["b"], ["a", "b"], ["c"])]
+    assert texts == ["63 of 60", "61 of 60", "62 of 60", "8"]
+    assert seconds_text({}) == ""
+
+
+def test_the_methods_are_given_the_same_time(tmp_path, monkeypatch):
+    asked = {}
+    for stage in (prove_training.best_of_n, prove_training.reward_weighted, prove_training.reinforce):
+        name = stage.__name__.rpartition(".")[2]
+        monkeypatch.setattr(stage, "run", lambda config, verifier, name=name: asked.update({name: config}))
+    args = argparse.Namespace(
+        model=tmp_path / "nano", out=tmp_path, workers=1, precision="tf32", tasks_per_step=None, short_steps=3
+    )
+    for name in ("best-of-n", "reward-weighted", "reinforce-1"):
+        settings = prove_training.train_one(name, args, 77.0, None, tmp_path / name)
+        assert settings["time_limit_s"] == 77.0
+    assert {name: config.time_limit_s for name, config in asked.items()} == dict.fromkeys(asked, 77.0)
+    assert len(asked) == 3
+    # nothing else ends them
+    assert (asked["best_of_n"].rounds, asked["reward_weighted"].limit, asked["reinforce"].steps) == (10_000, None, 10_000)
+    # a run that is gone on with has the time of both
+    folder = tmp_path / "reinforce-0"
+    RunDirectory.open(folder, asked["reinforce"].model_copy(update={"output": folder}), resume=False).log(
+        step=1, seconds={"step": 50.0}
+    )
+    assert prove_training.train_one("reinforce-long", args, 20.0, None, folder)["time_limit_s"] == 70.0
+    # choices take the same steps
+    choice = prove_training.train_one("group-scaled", args, 77.0, None, tmp_path / "choice")
+    assert (choice["time_limit_s"], choice["steps"], choice["advantage"]) == (None, 3, "group")
 
 
 @pytest.mark.slow

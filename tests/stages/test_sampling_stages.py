@@ -1,6 +1,8 @@
 """best-of-n, reward-weighted and the sample browser, on a toy reward."""
 
 import json
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -13,9 +15,10 @@ from kernrl.config import RewardWeightedConfig
 from kernrl.policy.examples import tokenize_pairs
 from kernrl.policy.load import load_tokenizer
 from kernrl.policy.pairs import row_pair
+from kernrl.rollouts.collect import Collected
 from kernrl.rollouts.reward import reward
 from kernrl.runs.run_directory import read_lines
-from kernrl.stages import best_of_n
+from kernrl.stages import best_of_n, reward_weighted
 from kernrl.stages.reward_weighted import weights_of
 from kernrl.tasks.rows import write_tasks
 from kernrl.training import session
@@ -161,6 +164,46 @@ def test_reward_weighted_raises_the_reward(model, tasks, tmp_path, weighting):
     assert run(arguments("reward-weighted", model, tasks, first, "--weighting", weighting)) == 0
     assert run(arguments("reward-weighted", first / "model", tasks, second, "--weighting", weighting)) == 0
     assert lines(second)[0]["reward"] > lines(first)[0]["reward"] + 0.1
+
+
+def test_reward_weighted_asks_block_after_block_while_there_is_time(monkeypatch, tmp_path):
+    """By a clock of its own: the first block takes 8 s and each later one 4."""
+    now, asked = [100.0], []
+
+    def block(session, tasks, seed, step, *, first_group):
+        assert (seed, step) == ((3, 1, first_group), 1)
+        now[0] += 4.0 if asked else 8.0
+        asked.append([first_group, *tasks])
+        return Collected(list(tasks), {"generate": 1.0})
+
+    monkeypatch.setattr(reward_weighted, "BLOCK", 2)
+    monkeypatch.setattr(reward_weighted, "sample_and_judge", block)
+    monkeypatch.setattr(reward_weighted, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    bench: Any = SimpleNamespace(tasks=list("abcdefghi"))
+
+    def found(seconds):
+        asked.clear()
+        config = RewardWeightedConfig(model="m", output=tmp_path, seed=3, time_limit_s=seconds)
+        return reward_weighted.sample_in_time(bench, config)
+
+    assert found(1e-9).attempts == ["a", "b"]  # there is always something to learn from
+    # 16 s are for sampling: after 8, 12 and 16 s; a fourth block would end at 20 s, and most of it be late
+    assert found(20).attempts == list("abcdef")
+    assert asked == [[0, "a", "b"], [2, "c", "d"], [4, "e", "f"]]
+    # at 12 s: half of a third block is in time where 14.1 s are for sampling, and not where 13.9 are
+    assert found(14.1 / 0.8).attempts == list("abcdef")
+    assert found(13.9 / 0.8).attempts == list("abcd")
+    everything = found(1000)
+    assert everything.attempts == bench.tasks
+    assert everything.seconds == {"generate": 5.0}
+
+
+@pytest.mark.slow
+def test_reward_weighted_learns_from_what_there_was_time_for(model, tasks, tmp_path, monkeypatch):
+    monkeypatch.setattr(reward_weighted, "BLOCK", 3)
+    assert run(arguments("reward-weighted", model, tasks, tmp_path / "run", "--time-limit-s", "1e-9")) == 0
+    assert lines(tmp_path / "run")[0]["attempts"] == 48
+    assert (tmp_path / "run" / "model").exists()
 
 
 def test_weights_of_a_group(model, tasks, tmp_path):
