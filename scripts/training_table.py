@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -220,10 +221,37 @@ def write_table(out: Path, to: Path, runs: Sequence[str], seeds: Sequence[str], 
         ),
         "",
         markdown_table(rows),
+        *alarm_lines(curves),
     ]
     replace_file(to.with_suffix(".json"), text + "\n")
     replace_file(to.with_suffix(".md"), "\n".join(lines) + "\n")
     print("\n".join(lines))
+
+
+def alarm_lines(curves: dict[str, list[Row]]) -> list[str]:
+    """A list of the alarms that each run raised, of which one differs from another by more than its numbers: the steps in which
+    it came, and what it said first."""
+    lines = ["", "Alarms of the runs, with the steps in which they came:", ""]
+    for name, steps in curves.items():
+        found: dict[str, tuple[str, list[int]]] = {}
+        for step in steps:
+            for alarm in step["alarms"] or ():
+                found.setdefault(re.sub(r"[\d.]+", "", alarm), (alarm, []))[1].append(step["step"])
+        said = [f"{alarm} ({ranges(came)})" for alarm, came in found.values()]
+        lines.append(f"- {name}: {'; '.join(said) or 'none'}")
+    return lines if curves else []
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """`step 4`, `steps 1, 3 to 7`, of ascending numbers."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1] = [parts[-1][0], number]
+        else:
+            parts.append([number])
+    text = ", ".join(" to ".join(map(str, part)) for part in parts)
+    return f"{'step' if len(numbers) == 1 else 'steps'} {text}"
 
 
 def curve(out: Path, name: str) -> list[Row]:
@@ -238,6 +266,7 @@ def curve(out: Path, name: str) -> list[Row]:
         "mismatch_kl",
         "length",
         "duplicates",
+        "alarms",
         "seconds",
     )
     lines = json.loads((out / name / "train.json").read_text())["steps"]

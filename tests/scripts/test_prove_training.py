@@ -6,7 +6,7 @@ import json
 import prove_training  # pyright: ignore[reportMissingImports]
 import pytest
 from support.tiny import verdict_of
-from training_table import seconds_text, training_figures, write_table  # pyright: ignore[reportMissingImports]
+from training_table import ranges, seconds_text, training_figures, write_table  # pyright: ignore[reportMissingImports]
 
 from kernrl.rollouts.collect import candidate_key
 from kernrl.runs.run_directory import RunDirectory
@@ -97,6 +97,14 @@ def test_the_methods_are_given_the_same_time(tmp_path, monkeypatch):
     assert (choice["time_limit_s"], choice["steps"], choice["advantage"]) == (None, 3, "group")
 
 
+def test_steps_are_named_in_ranges():
+    assert [ranges(steps) for steps in ([4], [1, 3, 4, 5, 9, 10], [2, 3])] == [
+        "step 4",
+        "steps 1, 3 to 5, 9 to 10",
+        "steps 2 to 3",
+    ]
+
+
 @pytest.mark.slow
 def test_the_table_compares_each_run_with_the_start(tmp_path, capsys):
     tasks = load_tasks("heldout").tasks[:4]
@@ -114,7 +122,10 @@ def test_the_table_compares_each_run_with_the_start(tmp_path, capsys):
                 rows.append({"task": task.id, "member": member, "tokens": 9, "finish": "stop", "text": text})
         (tmp_path / name / "replies.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         about = {"versions": {"torch": "1", "triton": "2"}, "gpu": "G", "commit": "c", "started": "2026-11-22T01:02:03+0000"}
-        facts = {"steps": [step(16, {"step": 4.0}, reward=1.0)], "settings": {"seed": len(name)}, **about}
+        alarms = [[], ["76% of the attempts repeat another's source"], ["90% of the attempts repeat another's source", "x"]]
+        raised = alarms if name == "reinforce-0" else [[]]
+        steps = [step(16, {"step": 4.0}, reward=1.0) | {"step": n, "alarms": a} for n, a in enumerate(raised, start=1)]
+        facts = {"steps": steps, "settings": {"seed": len(name)}, **about}
         (tmp_path / name / "train.json").write_text(json.dumps(facts))
     judged = ({"task": task, "key": key, "verdict": verdict} for (task, key), verdict in verdicts.items())
     (tmp_path / "verdicts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in judged))
@@ -130,4 +141,8 @@ def test_the_table_compares_each_run_with_the_start(tmp_path, capsys):
     assert rows["fastest of all"]["change"]["speed_ratio_x"]["value"] == pytest.approx(1.5)
     assert rows["reinforce-0"]["best_geomean_x"]["eager"]["value"] == pytest.approx(1.5)
     assert rows["reinforce-0"]["distinct_a_task"] == 2
+    assert [step["alarms"] for step in record["curves"]["reinforce-0"]] == alarms
+    said = (tmp_path / "table.md").read_text().splitlines()
+    assert "- reinforce-0: 76% of the attempts repeat another's source (steps 2 to 3); x (step 3)" in said
+    assert "- reinforce-1: none" in said
     assert (tmp_path / "table.md").read_text() in capsys.readouterr().out
