@@ -9,7 +9,8 @@ reward-weighted and reinforce are given `--seconds` each, as `--time-limit-s`; `
 What a model then writes for the tasks of `--suites` is judged together with what all the others wrote, a task at a time, so
 that all are timed side by side. Each part skips what is in `--out` already, so the proof may be made in pieces (`train --runs
 best-of-n`, `judge --budget-s 120`), and its runs on several GPUs at once (`judge --share 2/8`). `table` is of the suites that
-it is given. Without a GPU it does the same with modelled times, which only shows that the script runs.
+it is given; `TO_tasks.md` beside it has the tasks that were not faster than compile. Without a GPU it does the same with
+modelled times, which only shows that the script runs.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from typing import Any
 
 import torch
 from training_table import spent_s, write_table
+from training_tasks import style_of, write_tasks_page
 
 from kernrl.config import BestOfNConfig, ReinforceConfig, RewardWeightedConfig, SftConfig, VerifierConfig
 from kernrl.files import replace_file
@@ -183,8 +185,9 @@ def answer(model: Path, verifier: HardenedVerifier, args: argparse.Namespace) ->
     collector = Collector(engine, tokenizer, verifier, lambda verdict: None, sampling, style=style)
     for r in sorted(engine.generate(prompts["input_ids"], sampling), key=lambda r: (r.prompt, r.sample)):
         task = tasks[r.prompt]
-        text = collector.read(task, r)[0]
-        yield {"task": task.id, "member": r.sample, "tokens": len(r.token_ids), "finish": r.finish, "text": text}
+        text, reply, _ = collector.read(task, r)
+        found = {"text": text, "style": style_of(reply or text)}  # the candidate that is made of a reply names no style
+        yield {"task": task.id, "member": r.sample, "tokens": len(r.token_ids), "finish": r.finish} | found
 
 
 # --- the judgement -----------------------------------------------------------------------------------------------
@@ -251,7 +254,7 @@ def unjudged(out: Path, runs: Sequence[str], tasks: Sequence[str]) -> Iterator[t
 
 
 def table(args: argparse.Namespace) -> None:
-    """JSON with everything, and markdown with what a reader wants first."""
+    """JSON with everything, and markdown with what a reader wants first; the same of the tasks, one by one."""
     seeds = [f"reinforce-{seed}" for seed in SEEDS]
     asked = {
         "choices": list(CHOICES),
@@ -260,7 +263,9 @@ def table(args: argparse.Namespace) -> None:
         "temperature": TEMPERATURE,
         "samples": SAMPLES,
     }
-    write_table(args.out, args.to, RUNS, seeds, asked, asked_tasks(args))
+    tasks = asked_tasks(args)
+    write_table(args.out, args.to, RUNS, seeds, asked, tasks)
+    write_tasks_page(args.out, args.to, RUNS, tasks)
 
 
 def main() -> None:

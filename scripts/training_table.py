@@ -46,12 +46,15 @@ class Replies:
 
     def samples(self, *names: str) -> list[Sample]:
         """Of several seeds together: as if each task had been asked that much more often."""
-        return [
-            self._sample(name, row, verdict)
-            for name in names
-            for row, verdict in self._replies[name]
-            if verdict and row["task"] not in self._cut
-        ]
+        return [sample for name in names for rows in self.by_task(name).values() for _, sample in rows]
+
+    def by_task(self, name: str) -> dict[str, list[tuple[Row, Sample]]]:
+        """Task → a run's replies to it, each with its sample."""
+        found: dict[str, list[tuple[Row, Sample]]] = {}
+        for row, verdict in self._replies[name]:
+            if verdict and row["task"] not in self._cut:
+                found.setdefault(row["task"], []).append((row, self._sample(name, row, verdict)))
+        return found
 
     def fastest(self) -> list[Sample]:
         """Of each task the fastest that any run wrote: what choosing alone, and nothing new, could come to."""
@@ -208,15 +211,13 @@ def write_table(out: Path, to: Path, runs: Sequence[str], seeds: Sequence[str], 
         rows["reinforce, all seeds"] = figures_of(out, replies, seeds)
     rows[FASTEST] = figures_of_samples(replies, replies.fastest())
     trained = {name: json.loads((out / name / "train.json").read_text()) for name in there if name != "start"}
-    facts = next(iter(trained.values()))
     settings = asked | {"runs": {name: of_run["settings"] for name, of_run in trained.items()}}
-    about = {key: facts[key] for key in ("versions", "gpu", "commit")} | {"date": facts["started"][:10]}
+    about, measured = conditions(out, there)
     curves = {name: steps for name in there if name != "start" and (steps := curve(out, name))}
     text = json.dumps({**about, "settings": settings, "rows": rows, "curves": curves}, indent=1)
     lines = [
         wrapped(
-            f"Measured on one {about['gpu']}: torch {about['versions']['torch']}, triton {about['versions']['triton']}, "
-            f"commit {(about['commit'] or 'unknown')[:7]}. {rows['start']['tasks']} tasks under {asked['precision']} × "
+            f"{measured} {rows['start']['tasks']} tasks under {asked['precision']} × "
             f"{asked['samples']} candidates at T = {asked['temperature']}; 95 % intervals over tasks. {NOTE}"
         ),
         "",
@@ -226,6 +227,15 @@ def write_table(out: Path, to: Path, runs: Sequence[str], seeds: Sequence[str], 
     replace_file(to.with_suffix(".json"), text + "\n")
     replace_file(to.with_suffix(".md"), "\n".join(lines) + "\n")
     print("\n".join(lines))
+
+
+def conditions(out: Path, names: Sequence[str]) -> tuple[Row, str]:
+    """What a proof was measured with, by the first run that was trained: for a record, and in a sentence."""
+    facts = json.loads((out / next(name for name in names if name != "start") / "train.json").read_text())
+    about = {key: facts[key] for key in ("versions", "gpu", "commit")} | {"date": facts["started"][:10]}
+    versions, commit = about["versions"], (about["commit"] or "unknown")[:7]
+    said = f"Measured on one {about['gpu']}: torch {versions['torch']}, triton {versions['triton']}, commit {commit}."
+    return about, said
 
 
 def alarm_lines(curves: dict[str, list[Row]]) -> list[str]:
