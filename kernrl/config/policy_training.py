@@ -25,6 +25,11 @@ from kernrl.config.training import (
 from kernrl.config.verifier import VerifierConfig
 from kernrl.settings import ALSO, MOST_WORKERS, OLD, RARE
 
+ADAM_EPSILON = (
+    "What AdamW adds to the root mean square of a weight's gradient before it divides by it. Far above that, steps are as long "
+    "as gradients, and take a higher --learning-rate."
+)
+
 
 def _adapts(validated: dict[str, Any]) -> bool:
     """LoRA for any model but nano, where adapters will do: a server takes whole weights, and FSDP2 takes no adapters."""
@@ -145,6 +150,7 @@ class ImproveConfig(TrainingConfig, ServerConfig, TrackingConfig, SamplingConfig
         json_schema_extra=REWARD | RARE,
     )
     learning_rate: float = Field(default=1e-5, gt=0, description="AdamW's rate.", json_schema_extra=OPTIMISER)
+    adam_epsilon: float = Field(default=1e-8, gt=0, description=ADAM_EPSILON, json_schema_extra=OPTIMISER | RARE)
     max_grad_norm: float = Field(
         default=1.0, gt=0, description="Longer gradients are scaled down to this norm.", json_schema_extra=OPTIMISER | RARE
     )

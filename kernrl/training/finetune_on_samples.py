@@ -56,6 +56,7 @@ class SampleFinetuner:
             schedule=config.schedule,
             weight_decay=config.weight_decay,
             max_grad_norm=config.max_grad_norm,
+            adam_epsilon=config.adam_epsilon,
         )
         if idle := -config.rows_per_step % session.ranks.size:
             without = f"{counted(idle, 'process', 'processes')} without a row"

@@ -92,6 +92,9 @@ def test_the_methods_are_given_the_same_time(tmp_path, monkeypatch):
         step=1, seconds={"step": 50.0}
     )
     assert prove_training.train_one("reinforce-long", args, 20.0, None, folder)["time_limit_s"] == 70.0
+    even = prove_training.train_one("best-of-n-even", args, 77.0, None, tmp_path / "even")
+    assert (even["adam_epsilon"], even["learning_rate"], even["time_limit_s"]) == (1e-2, 2e-3, 77.0)
+    assert asked["best_of_n"].rounds == 10_000
     # choices take the same steps
     choice = prove_training.train_one("group-scaled", args, 77.0, None, tmp_path / "choice")
     assert (choice["time_limit_s"], choice["steps"], choice["advantage"]) == (None, 3, "group")

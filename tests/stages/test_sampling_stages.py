@@ -8,6 +8,7 @@ import pytest
 import torch
 from support.synthetic_run import make_eval_run
 from support.tiny import FakeVerifier, tiny_tasks, verdict_of
+from support.toy_runs import weights
 from transformers import AutoModelForCausalLM
 
 from kernrl.cli import run
@@ -103,6 +104,22 @@ def test_a_killed_round_is_made_up_without_verifying_again(model, tasks, tmp_pat
     assert run(arguments("best-of-n", model, tasks, killed, *options, "--resume")) == 0
     assert len(verifier.asked) == before
     assert lines(killed) == lines(whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("epsilon", ["1e-8", "1"])
+def test_an_epsilon_far_above_gradients_makes_steps_as_long_as_they_are(model, tasks, tmp_path, epsilon):
+    output = tmp_path / "run"
+    one = ("--tasks-per-round", "4", "--epochs", "0.01", "--max-grad-norm", "0.001", "--adam-epsilon", epsilon)
+    assert run(arguments("best-of-n", model, tasks, output, *one)) == 0
+    assert lines(output)[0]["updates"] == 1
+    before, after = weights(model), weights(output / "step_1")
+    own = [name for name in before if name != "lm_head.weight"]  # which is the embedding's once more
+    moved = torch.cat([(after[name] - before[name]).flatten() for name in own]) / 0.01
+    if epsilon == "1":
+        assert float(moved.norm()) == pytest.approx(0.001, rel=0.02)
+    else:
+        assert float(moved[moved != 0].abs().median()) == pytest.approx(1.0, abs=0.05)
 
 
 @pytest.mark.slow
@@ -215,16 +232,16 @@ def test_weights_of_a_group(model, tasks, tmp_path):
         def __init__(self, verdict):
             self.reward = reward(verdict, "best-of-n")
 
-    def weights(**settings):
+    def found(**settings):
         config = RewardWeightedConfig(output=tmp_path, model="m", **settings)
         return [weight for _, weight in weights_of(Bench(), group, config)]  # pyright: ignore
 
     group = [Attempt(verdict_of("", speedup_x=x)) for x in (1.0, 2.0)]
     group += [Attempt(verdict_of("", Status.WRONG)), Attempt(verdict_of("", Status.INFRA_ERROR))]
-    assert weights() == pytest.approx([1.3, 1.6])
-    assert weights(weighting="exp", weight_temperature=0.3) == pytest.approx([0.36788, 1.0, 0.0048], rel=0.01)
+    assert found() == pytest.approx([1.3, 1.6])
+    assert found(weighting="exp", weight_temperature=0.3) == pytest.approx([0.36788, 1.0, 0.0048], rel=0.01)
     group = [Attempt(verdict_of("", Status.WRONG))]
-    assert weights(weighting="exp") == []
+    assert found(weighting="exp") == []
 
 
 def test_a_model_that_gets_nothing_right_is_told_what_to_do(model, tasks, tmp_path, verifier, capsys):
