@@ -35,6 +35,7 @@ from training_table import spent_s, write_table
 from training_tasks import style_of, write_tasks_page
 
 from kernrl.config import BestOfNConfig, ReinforceConfig, RewardWeightedConfig, SftConfig, VerifierConfig
+from kernrl.config.reward import COMPARE
 from kernrl.files import replace_file
 from kernrl.policy.examples import prompt_text
 from kernrl.policy.load import load_policy
@@ -79,6 +80,9 @@ CHOICES: dict[str, Row] = {  # `--short-steps` steps each: all ask the same task
     "reward-best-of-n": {"reward": "best-of-n"},
     "reward-milestones": {"reward": "milestones"},
     "reward-hierarchical": {"reward": "hierarchical"},
+    # so few that each is asked several times: only then is a candidate known from before
+    "few-tasks": {"limit": 48},
+    "few-tasks-best-known": {"limit": 48, "reward": "best-known"},
 }
 EVEN = "best-of-n-even"
 EVEN_STEPS = {name: REINFORCE[name] for name in ("adam_epsilon", "learning_rate", "max_grad_norm")}
@@ -95,7 +99,7 @@ TASKS = 1000
 def train_one(name: str, args: argparse.Namespace, seconds: float, verifier: HardenedVerifier, folder: Path) -> Row:
     """One run in `folder`, of `seconds` where its method has a time limit; the settings that it ran with."""
     base: Row = {"model": str(args.model), "output": folder, "workers": args.workers}
-    judged = {"verifier": REINFORCE["verifier"] | {"precision": args.precision}}
+    judged = {"verifier": REINFORCE["verifier"] | {"precision": args.precision, "baseline": baselines_of(name)}}
     learn = base | {"tasks": str(args.out / "tasks.jsonl")}
     if name == "further-sft":
         data = {"count": 20_000, "seed": 7, "steps": args.sft_steps, "learning_rate": 2e-5, "rows_per_step": 2}
@@ -117,6 +121,11 @@ def train_one(name: str, args: argparse.Namespace, seconds: float, verifier: Har
     return config.model_dump(mode="json", exclude=OF_ITS_PLACE)
 
 
+def baselines_of(name: str) -> tuple[str, ...]:
+    """What a run's candidates are timed against: eager alone, unless its reward compares with more."""
+    return COMPARE.get(CHOICES.get(name, {}).get("reward", ""), tuple(REINFORCE["verifier"]["baseline"]))
+
+
 def seed_of(name: str) -> int:
     return 0 if name == LONG else int(name[-1])
 
@@ -125,35 +134,43 @@ def train(args: argparse.Namespace) -> None:
     """Train each run that has no replies yet, and have its model answer the suites."""
     names = [name for name in args.runs if not (args.out / name / "replies.jsonl").exists()]
     opened = time.perf_counter()
-    config = VerifierConfig.model_validate(REINFORCE["verifier"] | {"cache_dir": args.cache_dir, "precision": args.precision})
+    settings = REINFORCE["verifier"] | {"cache_dir": args.cache_dir, "precision": args.precision}
     scratches = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)  # verdicts under way when a run ends come after it
-    with scratches as scratch, HardenedVerifier(config) as verifier:
-        starting = threading.Thread(target=verifier.evaluator.start)
-        starting.start()
-        make_tasks(args)
-        starting.join()
-        for name in names:
-            folder, model, lines = Path(scratch) / (f"reinforce-{seed_of(name)}" if name == LONG else name), args.model, []
-            wanted_s = args.long_seconds - spent_s(read_lines(folder / "metrics.jsonl")) if name == LONG else args.seconds
-            left_s = args.budget_s - (time.perf_counter() - opened)
-            least_s = wanted_s / 2 if name == LONG else wanted_s  # the methods get the same time or none
-            if name != "start" and (left_s < least_s or wanted_s <= 0):
-                print(name, "was left out: too little time", flush=True)
-                continue
-            (args.out / name).mkdir(parents=True, exist_ok=True)
-            if name != "start":
-                begun = time.perf_counter()
-                settings = train_one(name, args, min(wanted_s, left_s), verifier, folder)
-                model = folder / "model"
-                lines = read_lines(folder / "metrics.jsonl")
-                facts = {"wall_s": time.perf_counter() - begun, "steps": lines, "settings": settings, **environment()}
-                facts |= {"commit": args.commit} if args.commit else {}
-                (args.out / name / "train.json").write_text(json.dumps(facts))
-            replies = "".join(json.dumps(row) + "\n" for row in answer(model, verifier, args))
-            replace_file(args.out / name / "replies.jsonl", replies)
-            if args.keep == name:
-                shutil.copytree(model, args.out / name / "model")
-            print(name, f"{spent_s(lines):.0f} s", *(last_line(lines)), flush=True)
+    with scratches as scratch:
+        for baselines in dict.fromkeys(map(baselines_of, names)):
+            config = VerifierConfig.model_validate(settings | {"baseline": baselines})
+            with HardenedVerifier(config) as verifier:
+                starting = threading.Thread(target=verifier.evaluator.start)
+                starting.start()
+                make_tasks(args)
+                starting.join()
+                for name in names:
+                    if baselines_of(name) == baselines:
+                        train_and_answer(name, args, args.budget_s - (time.perf_counter() - opened), verifier, Path(scratch))
+
+
+def train_and_answer(name: str, args: argparse.Namespace, left_s: float, verifier: HardenedVerifier, scratch: Path) -> None:
+    """One run and its model's replies, if `left_s` allows."""
+    folder, model, lines = scratch / (f"reinforce-{seed_of(name)}" if name == LONG else name), args.model, []
+    wanted_s = args.long_seconds - spent_s(read_lines(folder / "metrics.jsonl")) if name == LONG else args.seconds
+    least_s = wanted_s / 2 if name == LONG else wanted_s  # the methods get the same time or none
+    if name != "start" and (left_s < least_s or wanted_s <= 0):
+        print(name, "was left out: too little time", flush=True)
+        return
+    (args.out / name).mkdir(parents=True, exist_ok=True)
+    if name != "start":
+        begun = time.perf_counter()
+        settings = train_one(name, args, min(wanted_s, left_s), verifier, folder)
+        model = folder / "model"
+        lines = read_lines(folder / "metrics.jsonl")
+        facts = {"wall_s": time.perf_counter() - begun, "steps": lines, "settings": settings, **environment()}
+        facts |= {"commit": args.commit} if args.commit else {}
+        (args.out / name / "train.json").write_text(json.dumps(facts))
+    replies = "".join(json.dumps(row) + "\n" for row in answer(model, verifier, args))
+    replace_file(args.out / name / "replies.jsonl", replies)
+    if args.keep == name:
+        shutil.copytree(model, args.out / name / "model")
+    print(name, f"{spent_s(lines):.0f} s", *(last_line(lines)), flush=True)
 
 
 def make_tasks(args: argparse.Namespace) -> None:

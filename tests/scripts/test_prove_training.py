@@ -98,6 +98,14 @@ def test_the_methods_are_given_the_same_time(tmp_path, monkeypatch):
     # choices take the same steps
     choice = prove_training.train_one("group-scaled", args, 77.0, None, tmp_path / "choice")
     assert (choice["time_limit_s"], choice["steps"], choice["advantage"]) == (None, 3, "group")
+    # a reward that compares with compile has it timed, and no other run pays for that
+    timed = {name: prove_training.baselines_of(name) for name in prove_training.RUNS}
+    both = {name for name, baselines in timed.items() if baselines == ("eager", "compile")}
+    assert both == {"reward-milestones", "few-tasks-best-known"}
+    assert {timed[name] for name in set(timed) - both} == {("eager",)}
+    for name in prove_training.CHOICES:
+        settings = prove_training.train_one(name, args, 77.0, None, tmp_path / name)
+        assert tuple(settings["verifier"]["baseline"]) == timed[name]
 
 
 def test_steps_are_named_in_ranges():

@@ -123,6 +123,27 @@ def test_an_epsilon_far_above_gradients_makes_steps_as_long_as_they_are(model, t
 
 
 @pytest.mark.slow
+def test_a_round_is_compared_with_the_fastest_of_the_rounds_before(model, tasks, tmp_path, monkeypatch, verifier):
+    def against_both(text):
+        share = letters(text)
+        return verdict_of(text, speedup_x=(x := 0.1 + 2.9 * share), compile_x=x)
+
+    monkeypatch.setattr(verifier, "judge", against_both)
+    options = ("--reward", "best-known", "--verifier.baseline", "eager,compile", "--threshold", "0.1", "--tasks-per-round", "2")
+    whole, longer = tmp_path / "whole", tmp_path / "longer"
+    assert run(arguments("best-of-n", model, tasks, whole, *options, "--rounds", "2")) == 0
+    first, second = ([r for r in read_lines(whole / "samples.jsonl") if r["step"] == step] for step in (1, 2))
+    fastest = max(r["verdict"]["speedup_x"]["value"] for r in first)
+    assert max(r["reward_parts"]["speed_x"] for r in first) == fastest > 1
+    slow = min(second, key=lambda r: r["verdict"]["speedup_x"]["value"])
+    assert slow["reward_parts"]["speed_x"] == pytest.approx(slow["verdict"]["speedup_x"]["value"] / fastest, rel=0.03)
+    assert run(arguments("best-of-n", model, tasks, longer, *options, "--rounds", "1")) == 0
+    assert run(arguments("best-of-n", model, tasks, longer, *options, "--rounds", "2", "--resume")) == 0
+    rewards = [{r["id"]: r["reward"] for r in read_lines(output / "samples.jsonl")} for output in (whole, longer)]
+    assert rewards[0] == rewards[1]
+
+
+@pytest.mark.slow
 def test_where_nothing_was_kept_no_model_is_exported(model, tasks, tmp_path, capsys):
     output = tmp_path / "run"
     assert run(arguments("best-of-n", model, tasks, output, "--threshold", "9", "--tasks-per-round", "2")) == 1
