@@ -1,7 +1,10 @@
 """The proof of the training methods: in which order candidates are judged, and what its table says of a run."""
 
 import argparse
+import contextlib
 import json
+import math
+from types import SimpleNamespace
 
 import prove_training  # pyright: ignore[reportMissingImports]
 import pytest
@@ -106,6 +109,41 @@ def test_the_methods_are_given_the_same_time(tmp_path, monkeypatch):
     for name in prove_training.CHOICES:
         settings = prove_training.train_one(name, args, 77.0, None, tmp_path / name)
         assert tuple(settings["verifier"]["baseline"]) == timed[name]
+
+
+def test_compile_is_timed_for_the_runs_alone_that_compare_with_it(tmp_path, monkeypatch):
+    opened, trained = [], []
+
+    def verifier_of(config):
+        opened.append(config.baseline)
+        return contextlib.nullcontext(SimpleNamespace(evaluator=SimpleNamespace(start=lambda: None), baseline=config.baseline))
+
+    def train_one(name, args, seconds, verifier, folder):
+        trained.append((name, seconds, verifier.baseline))
+        return {}
+
+    monkeypatch.setattr(prove_training, "HardenedVerifier", verifier_of)
+    monkeypatch.setattr(prove_training, "make_tasks", lambda args: None)
+    monkeypatch.setattr(prove_training, "train_one", train_one)
+    monkeypatch.setattr(prove_training, "answer", lambda model, verifier, args: [{"text": "x"}])
+    runs = ["start", "reward-milestones", "best-of-n", "few-tasks-best-known", "reinforce-0", "reinforce-long"]
+    given = {"precision": "tf32", "cache_dir": None, "commit": None, "keep": None, "model": tmp_path / "nano"}
+    args = argparse.Namespace(out=tmp_path / "proof", runs=runs, seconds=60.0, long_seconds=300.0, budget_s=math.inf, **given)
+    prove_training.train(args)
+    assert opened == [("eager",), ("eager", "compile")]
+    assert trained == [
+        ("best-of-n", 60.0, ("eager",)),
+        ("reinforce-0", 60.0, ("eager",)),
+        ("reinforce-long", 300.0, ("eager",)),
+        ("reward-milestones", 60.0, ("eager", "compile")),
+        ("few-tasks-best-known", 60.0, ("eager", "compile")),
+    ]
+    assert all((tmp_path / "proof" / name / "replies.jsonl").exists() for name in runs)
+    # a method gets its whole time or none
+    trained.clear()
+    args.out, args.budget_s = tmp_path / "another", 59.0
+    prove_training.train(args)
+    assert trained == []
 
 
 def test_steps_are_named_in_ranges():
