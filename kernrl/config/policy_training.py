@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from kernrl.config.by_model import ByModel, is_nano
 from kernrl.config.groups import MODEL, OPTIMISER, REWARD, RUN, SAMPLING, TASKS, VERIFIER
-from kernrl.config.reward import preset_or_path
+from kernrl.config.reward import COMPARE, preset_or_path
 from kernrl.config.sampling import SamplingConfig, differing
 from kernrl.config.tracking import TrackingConfig
 from kernrl.config.training import (
@@ -24,6 +24,11 @@ from kernrl.config.training import (
 )
 from kernrl.config.verifier import VerifierConfig
 from kernrl.settings import ALSO, MOST_WORKERS, OLD, RARE
+
+ADAM_EPSILON = (
+    "What AdamW adds to the root mean square of a weight's gradient before it divides by it. Far above that, steps are as long "
+    "as gradients, and take a higher --learning-rate."
+)
 
 
 def _adapts(validated: dict[str, Any]) -> bool:
@@ -119,8 +124,8 @@ class ImproveConfig(TrainingConfig, ServerConfig, TrackingConfig, SamplingConfig
     )
     reward: Annotated[str, AfterValidator(preset_or_path)] = Field(
         default_factory=ByModel(nano="log-speed", others="hierarchical"),
-        description="How a verdict becomes a reward: hierarchical, best-of-n, milestones, log-speed, or a function of yours by "
-        "import path, such as my_package.rewards:fn, which takes a Verdict and returns a number.",
+        description="How a verdict becomes a reward: hierarchical, best-of-n, milestones, log-speed, best-known, or a function "
+        "of yours by import path, such as my_package.rewards:fn, which takes a Verdict and returns a number.",
         json_schema_extra=REWARD,
     )
     reward_baseline: str | None = Field(
@@ -145,6 +150,7 @@ class ImproveConfig(TrainingConfig, ServerConfig, TrackingConfig, SamplingConfig
         json_schema_extra=REWARD | RARE,
     )
     learning_rate: float = Field(default=1e-5, gt=0, description="AdamW's rate.", json_schema_extra=OPTIMISER)
+    adam_epsilon: float = Field(default=1e-8, gt=0, description=ADAM_EPSILON, json_schema_extra=OPTIMISER | RARE)
     max_grad_norm: float = Field(
         default=1.0, gt=0, description="Longer gradients are scaled down to this norm.", json_schema_extra=OPTIMISER | RARE
     )
@@ -190,4 +196,13 @@ class ImproveConfig(TrainingConfig, ServerConfig, TrackingConfig, SamplingConfig
         if rewarded and rewarded not in timed:
             more = ",".join([*timed, rewarded])
             raise ValueError(f"--reward-baseline {rewarded} is not timed: add --verifier.baseline {more}, or leave it out")
+        compared = COMPARE.get(self.reward, ())
+        if missing := [baseline for baseline in compared if baseline not in timed]:
+            if self.resume and (self.output / "config.json").exists():
+                return self  # runs of before this was refused go on as they began
+            more = ",".join([*timed, *missing])
+            raise ValueError(
+                f"--reward {self.reward} compares with {' and '.join(compared)}, and {' and '.join(missing)} is not timed: add "
+                f"--verifier.baseline {more}, or choose another reward"
+            )
         return self
