@@ -1,7 +1,7 @@
 """Time the fused losses against their peers and against the memory's own speed, on one GPU; where there are two, the
 vocabulary-parallel losses too.
 
-    python scripts/bench_loss.py --out docs/benchmarks/loss.json        # measure (about four minutes on an H200)
+    python scripts/bench_loss.py --out docs/benchmarks/loss.json        # measure (under ten minutes on an H200)
     python scripts/bench_loss.py --render docs/benchmarks/loss.json     # write loss.md and loss.svg beside it
 
 Every figure is forward + backward through the public function: the median over rounds in which each implementation runs once,
@@ -10,6 +10,7 @@ span. Peers that are not installed are left out.
 """
 
 import argparse
+import datetime
 import functools
 import importlib.metadata
 import json
@@ -22,8 +23,24 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
+from bench_other_losses import bench_cross_entropy, bench_host, bench_logprobs, bench_variants
 from bench_token_ops import autograd_us, bench_ratio, bench_tokens
 from gpu_clock import GpuClock
+from loss_batches import (
+    BETA,
+    EPSILON,
+    GIB,
+    SEQUENCES,
+    TEMPERATURE,
+    VOCAB,
+    compiled_eager,
+    eager,
+    grpo_of_logprobs,
+    make_tokens,
+    our_options,
+    three_gemms,
+    warm,
+)
 from loss_table import markdown, svg
 from loss_timing import Spans, copy_gb_per_s, forward_backward, medians_ms, peak_bytes
 
@@ -32,62 +49,20 @@ BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 LOGITS: list[tuple] = [
     *((8192, vocab, BF16, 1.0, vocab in (32768, 151936)) for vocab in (
         32000, 32768, 50257, 65536, 100000, 128256, 151936, 151937, 201088, 248320, 256000, 262144)),
-    (8192, 50257, FP16, 1.0, False), (8192, 151936, FP16, 1.0, False),
+    *((8192, vocab, FP16, 1.0, False) for vocab in (50257, 151936, 262144)),
     *((4096, vocab, FP32, 1.0, False) for vocab in (32000, 50257, 128256, 151936, 262144)),
     *((n, vocab, BF16, 1.0, False) for n in (512, 2048) for vocab in (50257, 151936, 262144)),
     *((8192, vocab, BF16, 0.25, False) for vocab in (50257, 151936, 262144)),
 ]  # fmt: skip
-LINEAR_SHAPES: list[tuple] = [(8192, 1536), (16384, 1536), (8192, 2048), (8192, 3584), (16384, 3584), (8192, 4096)]
+LINEAR_SHAPES: list[tuple] = [(n, width) for width in (1536, 2048, 3584, 4096) for n in (8192, 16384)]
 TOKEN_SHAPES: list[tuple] = [(128, 512), (512, 2048), (1024, 8192)]
+VARIANT_SHAPES: list[tuple] = [(8192, VOCAB)]
+LOGPROB_SHAPES: list[tuple] = [(8192, VOCAB, 1536)]
+# With whether torch.compile is timed too: it takes half a minute to compile.
+CROSS_ENTROPY_SHAPES: list[tuple] = [(8192, 1536, True), (8192, 4096, False)]
+HOST_SHAPES: list[tuple] = [(512, VOCAB, 1536)]
 RATIO_SHAPES: list[tuple] = [(4096, 32768), (4096, 50257), (4096, 151936), (4096, 262144)]
-VOCAB = 151936
-SEQUENCES = 8
-WARM_S = 0.05
 MAIN_GRAD = "kernrl, into a float32 main gradient"
-TEMPERATURE, BETA, EPSILON = 0.9, 0.04, 0.2
-GIB = 2**30
-
-
-def grpo_of_logprobs(logp, tokens):
-    """GRPO with a k3 KL from log-probs [B, T], as a trainer writes it in PyTorch."""
-    ratio = (logp - tokens["old"]).exp()
-    advantage = tokens["advantages"][:, None]
-    policy = -torch.minimum(ratio * advantage, ratio.clamp(1 - EPSILON, 1 + EPSILON) * advantage)
-    d = tokens["ref"] - logp
-    each = policy + BETA * (d.exp() - d - 1)
-    return (each * tokens["mask"]).sum() / tokens["count"]
-
-
-def eager(logits, tokens):
-    logp = (logits.float() / TEMPERATURE).log_softmax(-1).gather(-1, tokens["ids"][..., None])[..., 0]
-    return grpo_of_logprobs(logp, tokens)
-
-
-@functools.cache
-def compiled_eager() -> Callable:
-    return torch.compile(eager, dynamic=True)
-
-
-def make_tokens(n: int, vocab: int, density: float) -> dict:
-    """Ids, masks and log-probs near those of random logits, for SEQUENCES sequences."""
-    shape = (SEQUENCES, n // SEQUENCES)
-    logp = torch.randn(shape, device="cuda") - 12.5
-    mask = torch.rand(shape, device="cuda") < density
-    return {
-        "ids": torch.randint(0, vocab, shape, device="cuda"),
-        "old": logp,
-        "ref": logp + 0.1 * torch.randn(shape, device="cuda"),
-        "mask": mask,
-        "count": float(mask.sum()),
-        "advantages": torch.randn(SEQUENCES, device="cuda"),
-    }
-
-
-def our_options(tokens: dict) -> dict:
-    return {
-        "advantages": tokens["advantages"], "old_logprobs": tokens["old"], "ref_logprobs": tokens["ref"], "beta": BETA,
-        "mask": tokens["mask"], "num_tokens": tokens["count"], "temperature": TEMPERATURE,
-    }  # fmt: skip
 
 
 def logits_peers(tokens: dict) -> Iterator[tuple[str, Callable[[torch.Tensor], torch.Tensor]]]:
@@ -153,7 +128,7 @@ def bench_logits(n: int, vocab: int, dtype: torch.dtype, density: float, every_p
         }  # fmt: skip
 
 
-def linear_peers(tokens: dict, weight: torch.Tensor, slow: bool) -> Iterator[tuple[str, Callable]]:
+def linear_peers(tokens: dict, weight: torch.Tensor, slow: bool, compile_too: bool) -> Iterator[tuple[str, Callable]]:
     from kernrl.kernels import linear_grpo_loss
 
     options = our_options(tokens)
@@ -161,6 +136,8 @@ def linear_peers(tokens: dict, weight: torch.Tensor, slow: bool) -> Iterator[tup
     main = torch.zeros(weight.shape, dtype=torch.float32, device="cuda")
     yield MAIN_GRAD, lambda h, w: linear_grpo_loss(h, w, tokens["ids"], weight_grad=main, **options)[0]
     yield "eager", lambda h, w: eager(h @ w.t(), tokens)
+    if compile_too:
+        yield "torch.compile", torch.compile(lambda h, w: eager(h @ w.t(), tokens))
     try:
         from trl.kernels import ChunkedLogProbFunction  # pyright: ignore[reportMissingImports]
 
@@ -196,28 +173,6 @@ def linear_peers(tokens: dict, weight: torch.Tensor, slow: bool) -> Iterator[tup
         yield f"Liger fused linear, TF32 {'on' if tf32 else 'off'}", run
 
 
-def three_gemms(hidden: torch.Tensor, weight: torch.Tensor) -> Callable[[], object]:
-    """A linear layer's three products by themselves, logits held whole and outputs allocated beforehand."""
-    logits = torch.empty(hidden.shape[0], VOCAB, device="cuda", dtype=torch.bfloat16)
-    d_hidden, d_weight = torch.empty_like(hidden), torch.empty_like(weight)
-
-    def run():
-        torch.mm(hidden, weight.t(), out=logits)
-        torch.mm(logits, weight, out=d_hidden)
-        torch.mm(logits.t(), hidden, out=d_weight)
-
-    return run
-
-
-def warm(gemms: Callable[[], object]) -> None:
-    """Hold the GPU at its power limit for a while, as the layers below a head do. It slows down there, and what runs after
-    something light would gain by what went before it."""
-    start = time.perf_counter()
-    while time.perf_counter() - start < WARM_S:
-        gemms()
-        torch.cuda.synchronize()
-
-
 def bench_linear(n: int, width: int) -> Iterator[dict]:
     hidden = torch.randn(SEQUENCES, n // SEQUENCES, width, device="cuda", dtype=torch.bfloat16)
     weight = torch.randn(VOCAB, width, device="cuda", dtype=torch.bfloat16) * width**-0.5
@@ -226,7 +181,7 @@ def bench_linear(n: int, width: int) -> Iterator[dict]:
     densities = {"three GEMMs": 1.0}
     for density in (1.0, 0.5, 0.25):
         tokens = make_tokens(n, VOCAB, density)
-        for name, loss in linear_peers(tokens, weight, slow=n == 8192 and width in (1536, 3584)):
+        for name, loss in linear_peers(tokens, weight, n == 8192 and width in (1536, 3584), (n, width) == (8192, 1536)):
             if density < 1 and (name != MAIN_GRAD or n > 8192 or width not in (1536, 3584)):
                 continue
             label = name if density == 1 else f"{name}, density {density}"
@@ -237,17 +192,24 @@ def bench_linear(n: int, width: int) -> Iterator[dict]:
     for name, run in runs.items():
         # A main gradient is the caller's, and autograd makes none for the weight beside it.
         gradients = hidden.numel() * 2 + (0 if name.startswith(MAIN_GRAD) else weight.numel() * 2)
-        extra = 0.0 if name == "three GEMMs" else (peak_bytes(run) - gradients) / GIB
-        ms = times[name]
+        extra = 0.0 if name == "three GEMMs" else (peak_bytes(run) - gradients) / GIB if name in times else None
+        ms = times.get(name)
         yield {
             "name": name,
             "ms": ms,
             "peak_gib": extra,
-            "x_floor": ms / times["three GEMMs"],
+            "x_floor": None if ms is None else ms / times["three GEMMs"],
             "density": densities[name],
-            "clock_mhz": clock.median_mhz(spans[name]),
+            "clock_mhz": clock.median_mhz(spans.get(name, [])),
             "floor": "the three products of a linear layer by themselves, just before",
         }
+
+
+PARTS: tuple[tuple[str, list[tuple], Callable[..., Iterator[dict]]], ...] = (
+    ("tokens", TOKEN_SHAPES, bench_tokens), ("logits", LOGITS, bench_logits), ("variants", VARIANT_SHAPES, bench_variants),
+    ("logprobs", LOGPROB_SHAPES, bench_logprobs), ("ratio", RATIO_SHAPES, bench_ratio), ("linear", LINEAR_SHAPES, bench_linear),
+    ("cross_entropy", CROSS_ENTROPY_SHAPES, bench_cross_entropy), ("host", HOST_SHAPES, bench_host),
+)  # fmt: skip
 
 
 def measure(out: Path) -> None:
@@ -262,7 +224,10 @@ def measure(out: Path) -> None:
     commit = None
     if shutil.which("git"):
         commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip() or None
+    started = time.monotonic()
     result = {
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "seconds": 0.0,
         "gpu": torch.cuda.get_device_name(),
         "cuda": torch.version.cuda,
         "python": platform.python_version(),
@@ -270,22 +235,21 @@ def measure(out: Path) -> None:
         "commit": commit,
         "copy_gb_per_s": copy_gb_per_s(),
         "autograd_us": autograd_us(),
-        "tokens": [],
-        "ratio": [],
-        "logits": [],
-        "linear": [],
+        **{kind: [] for kind, *_ in PARTS},
     }
-    for kind, shapes, bench in (
-        ("tokens", TOKEN_SHAPES, bench_tokens), ("logits", LOGITS, bench_logits), ("ratio", RATIO_SHAPES, bench_ratio),
-        ("linear", LINEAR_SHAPES, bench_linear),
-    ):  # fmt: skip
+
+    def save() -> None:
+        result["seconds"] = round(time.monotonic() - started, 1)
+        out.write_text(json.dumps(result, indent=1) + "\n")
+
+    for kind, shapes, bench in PARTS:
         for shape in shapes:
             for row in bench(*shape):
                 row = {"shape": list(shape[:2]), **row}
                 result[kind].append(row)
                 print(kind, json.dumps(row), flush=True)
             torch.cuda.empty_cache()
-            out.write_text(json.dumps(result, indent=1) + "\n")
+            save()
     if torch.cuda.device_count() > 1:
         part = out.with_suffix(".parallel.json")
         script = Path(__file__).with_name("bench_parallel.py")
@@ -293,7 +257,7 @@ def measure(out: Path) -> None:
         subprocess.run(run, check=True)
         result["parallel"] = json.loads(part.read_text())
         part.unlink()
-        out.write_text(json.dumps(result, indent=1) + "\n")
+        save()
 
 
 def render(path: Path) -> None:

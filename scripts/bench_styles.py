@@ -102,8 +102,7 @@ def rates_of(name: str, precision: str) -> Rates:
     device = device_for(name)
     if device is None:
         raise UsageError(f"--target {name}: no such GPU is known.")
-    tflops = {"fp32": device.fp32_tflops, "tf32": device.tf32_tflops}.get(precision, device.half_tflops)
-    return Rates(device.name, device.bandwidth_gb_s * 1e9, tflops * 1e12, device.fp32_tflops * 1e12)
+    return device.rates(precision)
 
 
 Prepared = tuple[Task, dict[str, Any], tuple[Solution, ...]]

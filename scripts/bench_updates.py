@@ -30,6 +30,7 @@ from kernrl.config import ReinforceConfig
 from kernrl.files import replace_file
 from kernrl.policy.examples import Example
 from kernrl.rollouts.batch import pack_rollouts
+from kernrl.rollouts.best_known import BestKnown
 from kernrl.rollouts.collect import Attempt
 from kernrl.rollouts.reward import reward
 from kernrl.runs.run_directory import environment, read_lines
@@ -55,6 +56,7 @@ RULES: dict[str, Row] = {
     "loo, hierarchical": {"reward": "hierarchical"},
     "loo, best-of-n": {"reward": "best-of-n"},
     "loo, milestones": {"reward": "milestones"},
+    "loo, best-known": {"reward": "best-known"},
     "group, best-of-n": {"advantage": "group", "reward": "best-of-n"},
     "group, grpo, three epochs": {"advantage": "group", "loss": "grpo", "epochs": 3},
     "loo, 7e-5": {"learning_rate": 7e-5},
@@ -80,8 +82,8 @@ class Judged:
     logprobs: list[float]
     verdict: Verdict
 
-    def value(self, preset: Any, cap_x: float) -> float | None:
-        worth = reward(self.verdict, preset, cap_x=cap_x, modelled=True)
+    def value(self, preset: Any, cap_x: float, known: BestKnown | None = None) -> float | None:
+        worth = reward(self.verdict, preset, cap_x=cap_x, modelled=True, known=known)
         return worth.value if worth else None
 
 
@@ -107,8 +109,9 @@ class NoVerifier:
 def settings(args: argparse.Namespace, scratch: str, **more: Any) -> ReinforceConfig:
     """Of a run that takes no step of its own."""
     base: Row = {"model": str(args.model), "output": Path(scratch) / "run", "tasks": str(args.out / "tasks.jsonl"), "steps": 1}
+    both = {"verifier": {"baseline": ("eager", "compile")}}  # some rewards compare with both
     return ReinforceConfig.model_validate(
-        base | {"max_tokens": 512, "row_tokens": ROW_TOKENS, "warmup_steps": 0, "sampling_batch": 1024} | more
+        base | both | {"max_tokens": 512, "row_tokens": ROW_TOKENS, "warmup_steps": 0, "sampling_batch": 1024} | more
     )
 
 
@@ -169,7 +172,7 @@ def learn(session: Session, args: argparse.Namespace, scratch: str, groups: Sequ
     rule = dict(rule)
     members, share, per_update = rule.pop("members", None), rule.pop("share", 1.0), rule.pop("per_update")
     groups = [group[:members] for group in groups[: round(share * len(groups))]]
-    values = [[rollout.value(rule["reward"], rule["speed_cap"]) for rollout in group] for group in groups]
+    values = [values_of(group, rule["reward"], rule["speed_cap"]) for group in groups]
     examples, logprobs = [], []
     for group, advantages in zip(groups, advantages_of_groups(values, rule["advantage"]), strict=True):
         for rollout, advantage in zip(group, advantages.tolist() if advantages.any() else (), strict=False):
@@ -179,6 +182,13 @@ def learn(session: Session, args: argparse.Namespace, scratch: str, groups: Sequ
     rows = list(pack_rollouts(examples, logprobs, row_tokens=ROW_TOKENS, pad_id=session.pad_id))
     reinforce.Learner(session, config).update(rows)
     return math.ceil(len(rows) / math.ceil(len(rows) / config.updates_per_epoch)) * config.epochs
+
+
+def values_of(group: Sequence[Judged], preset: str, cap_x: float) -> list[float | None]:
+    """What a task's rollouts are worth; under `best-known` when the task is asked again and the fastest of them is known."""
+    known = BestKnown(modelled=True)
+    known.take(rollout.verdict for rollout in group)
+    return [rollout.value(preset, cap_x, known) for rollout in group]
 
 
 def log_probs(session: Session, args: argparse.Namespace, scratch: str, groups: Sequence[list[Judged]]) -> list[torch.Tensor]:

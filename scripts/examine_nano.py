@@ -44,7 +44,7 @@ def tasks_of(name: str, most: int) -> list[Task]:
 def asked(task: Task) -> tuple[str, list[str]]:
     """The prompt, and the bodies of the worked replies; an empty prompt where there is no Graph."""
     try:
-        return ask(task, "fp32"), [body(reply) for reply in replies(task)]
+        return ask(task, "fp32"), [body(reply) for reply in replies(task, "fp32")]
     except UsageError:
         return "", []
 

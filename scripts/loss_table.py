@@ -6,7 +6,11 @@ TITLES = {
     "tokens": ("Log-probs in (`ppo_loss`: dual clip, token correction, float32 mask)", "B × T"),
     "ratio": ("Both policies' logits in (`ratio_kl`), bfloat16", "N × V"),
     "logits": ("Logits in", "N × V"),
+    "variants": ("Other loss types, logits in, in place, bfloat16 (`grpo_loss`; KL and mask as above)", "N × V"),
+    "logprobs": ("Log-probs and entropies of logits, bfloat16 (`token_logprobs`)", "N × V"),
     "linear": ("Hidden states in", "N × H (V = 151936)"),
+    "cross_entropy": ("Next-token loss from hidden states (`linear_cross_entropy`)", "N × H (V = 151936)"),
+    "host": ("What a call costs the host, forward + backward of 512 tokens", "N × V or N × H (V = 151936)"),
     "parallel": ("A vocabulary over two GPUs: `grpo_loss` (N × V) and `linear_grpo_loss` (N × H, V = 151936)", "shape"),
 }
 
@@ -15,7 +19,8 @@ def markdown(data: dict) -> str:
     versions = ", ".join(f"{name} {value}" for name, value in data["versions"].items() if value)
     lines = [
         wrapped(
-            f"Measured on one {data['gpu']}: {versions}, CUDA {data['cuda']}, commit {data['commit']}. "
+            f"Measured on {data['date']} on one {data['gpu']}{_duration(data)}: {versions}, CUDA {data['cuda']}, "
+            f"commit {data['commit']}. "
             f"Copy bandwidth {data['copy_gb_per_s']:.0f} GB/s (read + write). Forward + backward, GRPO with a k3 KL unless "
             "another loss is named, every token active unless a density is given. Host and wall time were taken on an idle GPU "
             f"with a cold cache; on this host autograd alone, around a function that does nothing, takes "
@@ -27,9 +32,12 @@ def markdown(data: dict) -> str:
         rows = data.get(kind)
         if not rows:
             continue
-        lines += [f"## {title}", "", wrapped(f"Floor: {rows[0]['floor']}."), ""]
+        lines += [f"## {title}", ""]
+        if "floor" in rows[0]:
+            lines += [wrapped(f"Floor: {rows[0]['floor']}."), ""]
         columns = [(shape_name, _shape), ("implementation", lambda row: row["name"])]
-        columns += [("ms", lambda row: _number(row["ms"], ".3f")), ("× floor", lambda row: _number(row["x_floor"], ".2f"))]
+        if "ms" in rows[0]:
+            columns += _TIMES
         if "peak_gib" in rows[0]:
             columns.append(("peak above inputs and gradients, GiB", lambda row: _number(row["peak_gib"], ".2f")))
         if "clock_mhz" in rows[0]:
@@ -42,6 +50,17 @@ def markdown(data: dict) -> str:
         lines += ["| " + " | ".join(cell(row) for _, cell in columns) + " |" for row in rows]
         lines.append("")
     return "\n".join(lines)
+
+
+_TIMES = [
+    ("ms", lambda row: _number(row["ms"], ".3f")),
+    ("× floor", lambda row: _number(row["x_floor"], ".2f")),
+]
+
+
+def _duration(data: dict) -> str:
+    """Of the whole run, which older records do not have."""
+    return f" in {data['seconds'] / 60:.0f} minutes" if "seconds" in data else ""
 
 
 def _shape(row: dict) -> str:

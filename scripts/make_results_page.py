@@ -16,7 +16,7 @@ from typing import Any
 
 import paragraphs
 import readme_figures
-from training_table import NOTE, faster
+from training_table import NOTE, faster, seconds_text
 
 from kernrl.reports.svg import percent
 from kernrl.reports.tables import figure_text
@@ -198,7 +198,7 @@ def cost() -> str:
                     f"{spent['attempts']:.0f}" if "attempts" in spent else "–",
                     f"{spent['attempts_per_s']:.0f}" if "attempts_per_s" in spent else "–",
                     *(percent(shares[p]) if shares else "–" for p in ("generate", "verify", "update")),
-                    f"{spent['seconds']:.0f} s",
+                    f"{seconds_text(spent)} s",
                     f"{hours:.3f}",
                     f"{hours * DOLLARS_A_GPU_HOUR:.2f}",
                 ]

@@ -1,15 +1,17 @@
-"""What verified reward makes of a model: four methods at nearly equal GPU time, three seeds, and what single choices gain.
+"""What verified reward makes of a model: three methods with one time limit, three seeds, and what single choices gain.
 
     python scripts/prove_training.py train --model checkpoints/nano --out proof --seconds 60 --long-seconds 300
     python scripts/prove_training.py judge --out proof
     python scripts/prove_training.py table --out proof --to docs/benchmarks/training
 
-Every run starts from the same model and learns on the same tasks of train compositions, in its own order; `reinforce-long` is
-`reinforce-0` gone on with. What a model then writes for the tasks of `--suites` is judged together with what all the others
-wrote, a task at a time, so that all are timed side by side. Each part skips what is in `--out` already, so the proof may be
-made in pieces (`train --runs best-of-n`, `judge --budget-s 120`), and its runs on several GPUs at once (`judge --share 2/8`).
-`table` is of the suites that it is given. Without a GPU it does the same with modelled times, which only shows that the
-script runs.
+Every run starts from the same model and learns on the same tasks of train compositions, in its own order; best-of-n,
+reward-weighted and reinforce are given `--seconds` each, as `--time-limit-s`; `best-of-n-even` takes the even steps of
+reinforce (`--adam-epsilon`), and `reinforce-long` is `reinforce-0` gone on with. What a model then writes for the tasks of
+`--suites` is judged together with what all the others wrote, a task at a time, so that all are timed side by side. Each part
+skips what is in `--out` already, so the proof may be made in pieces (`train --runs best-of-n`, `judge --budget-s 120`), and its
+runs on several GPUs at once (`judge --share 2/8`). `table` is of the suites that it is given; `TO_tasks.md` beside it has the
+tasks that were not faster than compile. Without a GPU it does the same with modelled times, which only shows that the script
+runs.
 """
 
 from __future__ import annotations
@@ -29,10 +31,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from training_table import spent_s, training_figures, write_table
+from training_table import spent_s, write_table
+from training_tasks import style_of, write_tasks_page
 
 from kernrl.config import BestOfNConfig, ReinforceConfig, RewardWeightedConfig, SftConfig, VerifierConfig
-from kernrl.errors import UsageError
+from kernrl.config.reward import COMPARE
 from kernrl.files import replace_file
 from kernrl.policy.examples import prompt_text
 from kernrl.policy.load import load_policy
@@ -66,6 +69,9 @@ AGAINST, WEIGHTED, REINFORCE = (  # what each command takes for nano where nothi
     stage(model="nano", output=Path()).model_dump(mode="json", exclude=OF_ITS_PLACE)
     for stage in (BestOfNConfig, RewardWeightedConfig, ReinforceConfig)
 )
+# time ends them, and nothing else
+AGAINST |= {"rounds": 10_000}
+WEIGHTED |= {"limit": None}
 REINFORCE |= {"steps": 10_000, "save_every": 10_000}
 CHOICES: dict[str, Row] = {  # `--short-steps` steps each: all ask the same tasks, with the same seed
     "loo": {},
@@ -74,9 +80,16 @@ CHOICES: dict[str, Row] = {  # `--short-steps` steps each: all ask the same task
     "reward-best-of-n": {"reward": "best-of-n"},
     "reward-milestones": {"reward": "milestones"},
     "reward-hierarchical": {"reward": "hierarchical"},
+    # so few that each is asked several times: only then is a candidate known from before
+    "few-tasks": {"limit": 48},
+    "few-tasks-best-known": {"limit": 48, "reward": "best-known"},
 }
+EVEN = "best-of-n-even"
+EVEN_STEPS = {name: REINFORCE[name] for name in ("adam_epsilon", "learning_rate", "max_grad_norm")}
+"""How reinforce keeps what is correct: weights without much gradient stay as they are."""
+
 SEEDS = (0, 1, 2)
-METHODS = ("further-sft", "best-of-n", "reward-weighted", *(f"reinforce-{seed}" for seed in SEEDS))
+METHODS = ("further-sft", "best-of-n", EVEN, "reward-weighted", *(f"reinforce-{seed}" for seed in SEEDS))
 LONG = "reinforce-long"
 RUNS = ("start", *METHODS, LONG, *CHOICES)
 TASKS = 1000
@@ -84,74 +97,80 @@ TASKS = 1000
 
 
 def train_one(name: str, args: argparse.Namespace, seconds: float, verifier: HardenedVerifier, folder: Path) -> Row:
-    """One run in `folder`; the settings that it ran with. Methods without a time limit get as many tasks as reinforce's pace
-    allows in `seconds`."""
+    """One run in `folder`, of `seconds` where its method has a time limit; the settings that it ran with."""
     base: Row = {"model": str(args.model), "output": folder, "workers": args.workers}
-    judged = {"verifier": REINFORCE["verifier"] | {"precision": args.precision}}
+    judged = {"verifier": REINFORCE["verifier"] | {"precision": args.precision, "baseline": baselines_of(name)}}
     learn = base | {"tasks": str(args.out / "tasks.jsonl")}
     if name == "further-sft":
         data = {"count": 20_000, "seed": 7, "steps": args.sft_steps, "learning_rate": 2e-5, "rows_per_step": 2}
         sft.run(config := SftConfig.model_validate(base | data | {"compile": False}))
-    elif name == "best-of-n":
-        rounds = {"tasks_per_round": tasks_for(args, seconds / AGAINST["rounds"], AGAINST["samples"]), "seed": 8}
-        best_of_n.run(config := BestOfNConfig.model_validate(learn | AGAINST | judged | rounds), verifier)
+    elif name in ("best-of-n", EVEN):
+        own = {"time_limit_s": seconds, "seed": 8} | (EVEN_STEPS if name == EVEN else {})
+        best_of_n.run(config := BestOfNConfig.model_validate(learn | AGAINST | judged | own), verifier)
     elif name == "reward-weighted":
-        sizes = {"limit": tasks_for(args, seconds, WEIGHTED["samples"]), "seed": 9}
-        reward_weighted.run(config := RewardWeightedConfig.model_validate(learn | WEIGHTED | judged | sizes), verifier)
+        own = {"time_limit_s": seconds, "seed": 9}
+        reward_weighted.run(config := RewardWeightedConfig.model_validate(learn | WEIGHTED | judged | own), verifier)
     else:
-        own = {"steps": args.short_steps, "seed": 20} | CHOICES[name] if name in CHOICES else {"seed": 10 + seed_of(name)}
+        if name in CHOICES:  # as many steps each, however long they take
+            own = {"steps": args.short_steps, "seed": 20} | CHOICES[name]
+        else:
+            own = {"time_limit_s": spent_s(read_lines(folder / "metrics.jsonl")) + seconds, "seed": 10 + seed_of(name)}
         given = {"tasks_per_step": args.tasks_per_step} if args.tasks_per_step else {}
-        more = {"resume": folder.exists(), "time_limit_s": spent_s(read_lines(folder / "metrics.jsonl")) + seconds}
-        reinforce.run(config := ReinforceConfig.model_validate(learn | REINFORCE | judged | given | more | own), verifier)
+        settings = learn | REINFORCE | judged | given | {"resume": folder.exists()} | own
+        reinforce.run(config := ReinforceConfig.model_validate(settings), verifier)
     return config.model_dump(mode="json", exclude=OF_ITS_PLACE)
+
+
+def baselines_of(name: str) -> tuple[str, ...]:
+    """What a run's candidates are timed against: eager alone, unless its reward compares with more."""
+    return COMPARE.get(CHOICES.get(name, {}).get("reward", ""), tuple(REINFORCE["verifier"]["baseline"]))
 
 
 def seed_of(name: str) -> int:
     return 0 if name == LONG else int(name[-1])
 
 
-def tasks_for(args: argparse.Namespace, seconds: float, samples: int) -> int:
-    """How many tasks are asked `samples` times each in `seconds`, at `--rate` attempts a second or as fast as reinforce was in
-    `--out`."""
-    done = [path.parent.name for path in args.out.glob("reinforce-*/train.json")]
-    if not args.rate and not done:
-        raise UsageError("--rate must say how many attempts a second there will be: no run of reinforce is in --out yet.")
-    rate = args.rate or training_figures(args.out, done)["attempts_per_s"]
-    return max(1, round(rate * seconds / samples))
-
-
 def train(args: argparse.Namespace) -> None:
     """Train each run that has no replies yet, and have its model answer the suites."""
     names = [name for name in args.runs if not (args.out / name / "replies.jsonl").exists()]
     opened = time.perf_counter()
-    config = VerifierConfig.model_validate(REINFORCE["verifier"] | {"cache_dir": args.cache_dir, "precision": args.precision})
+    settings = REINFORCE["verifier"] | {"cache_dir": args.cache_dir, "precision": args.precision}
     scratches = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)  # verdicts under way when a run ends come after it
-    with scratches as scratch, HardenedVerifier(config) as verifier:
-        starting = threading.Thread(target=verifier.evaluator.start)
-        starting.start()
-        make_tasks(args)
-        starting.join()
-        for name in names:
-            folder, model, lines = Path(scratch) / (f"reinforce-{seed_of(name)}" if name == LONG else name), args.model, []
-            wanted_s = args.long_seconds - spent_s(read_lines(folder / "metrics.jsonl")) if name == LONG else args.seconds
-            left_s = args.budget_s - (time.perf_counter() - opened)
-            if name != "start" and (left_s < wanted_s / 2 or wanted_s <= 0):
-                print(name, "was left out: too little time", flush=True)
-                continue
-            (args.out / name).mkdir(parents=True, exist_ok=True)
-            if name != "start":
-                begun = time.perf_counter()
-                settings = train_one(name, args, min(wanted_s, left_s), verifier, folder)
-                model = folder / "model"
-                lines = read_lines(folder / "metrics.jsonl")
-                facts = {"wall_s": time.perf_counter() - begun, "steps": lines, "settings": settings, **environment()}
-                facts |= {"commit": args.commit} if args.commit else {}
-                (args.out / name / "train.json").write_text(json.dumps(facts))
-            replies = "".join(json.dumps(row) + "\n" for row in answer(model, verifier, args))
-            replace_file(args.out / name / "replies.jsonl", replies)
-            if args.keep == name:
-                shutil.copytree(model, args.out / name / "model")
-            print(name, f"{spent_s(lines):.0f} s", *(last_line(lines)), flush=True)
+    with scratches as scratch:
+        for baselines in dict.fromkeys(map(baselines_of, names)):
+            config = VerifierConfig.model_validate(settings | {"baseline": baselines})
+            with HardenedVerifier(config) as verifier:
+                starting = threading.Thread(target=verifier.evaluator.start)
+                starting.start()
+                make_tasks(args)
+                starting.join()
+                for name in names:
+                    if baselines_of(name) == baselines:
+                        train_and_answer(name, args, args.budget_s - (time.perf_counter() - opened), verifier, Path(scratch))
+
+
+def train_and_answer(name: str, args: argparse.Namespace, left_s: float, verifier: HardenedVerifier, scratch: Path) -> None:
+    """One run and its model's replies, if `left_s` allows."""
+    folder, model, lines = scratch / (f"reinforce-{seed_of(name)}" if name == LONG else name), args.model, []
+    wanted_s = args.long_seconds - spent_s(read_lines(folder / "metrics.jsonl")) if name == LONG else args.seconds
+    least_s = wanted_s / 2 if name == LONG else wanted_s  # the methods get the same time or none
+    if name != "start" and (left_s < least_s or wanted_s <= 0):
+        print(name, "was left out: too little time", flush=True)
+        return
+    (args.out / name).mkdir(parents=True, exist_ok=True)
+    if name != "start":
+        begun = time.perf_counter()
+        settings = train_one(name, args, min(wanted_s, left_s), verifier, folder)
+        model = folder / "model"
+        lines = read_lines(folder / "metrics.jsonl")
+        facts = {"wall_s": time.perf_counter() - begun, "steps": lines, "settings": settings, **environment()}
+        facts |= {"commit": args.commit} if args.commit else {}
+        (args.out / name / "train.json").write_text(json.dumps(facts))
+    replies = "".join(json.dumps(row) + "\n" for row in answer(model, verifier, args))
+    replace_file(args.out / name / "replies.jsonl", replies)
+    if args.keep == name:
+        shutil.copytree(model, args.out / name / "model")
+    print(name, f"{spent_s(lines):.0f} s", *(last_line(lines)), flush=True)
 
 
 def make_tasks(args: argparse.Namespace) -> None:
@@ -188,8 +207,9 @@ def answer(model: Path, verifier: HardenedVerifier, args: argparse.Namespace) ->
     collector = Collector(engine, tokenizer, verifier, lambda verdict: None, sampling, style=style)
     for r in sorted(engine.generate(prompts["input_ids"], sampling), key=lambda r: (r.prompt, r.sample)):
         task = tasks[r.prompt]
-        text = collector.read(task, r)[0]
-        yield {"task": task.id, "member": r.sample, "tokens": len(r.token_ids), "finish": r.finish, "text": text}
+        text, reply, _ = collector.read(task, r)
+        found = {"text": text, "style": style_of(reply or text)}  # the candidate that is made of a reply names no style
+        yield {"task": task.id, "member": r.sample, "tokens": len(r.token_ids), "finish": r.finish} | found
 
 
 # --- the judgement -----------------------------------------------------------------------------------------------
@@ -256,7 +276,7 @@ def unjudged(out: Path, runs: Sequence[str], tasks: Sequence[str]) -> Iterator[t
 
 
 def table(args: argparse.Namespace) -> None:
-    """JSON with everything, and markdown with what a reader wants first."""
+    """JSON with everything, and markdown with what a reader wants first; the same of the tasks, one by one."""
     seeds = [f"reinforce-{seed}" for seed in SEEDS]
     asked = {
         "choices": list(CHOICES),
@@ -265,7 +285,9 @@ def table(args: argparse.Namespace) -> None:
         "temperature": TEMPERATURE,
         "samples": SAMPLES,
     }
-    write_table(args.out, args.to, RUNS, seeds, asked, asked_tasks(args))
+    tasks = asked_tasks(args)
+    write_table(args.out, args.to, RUNS, seeds, asked, tasks)
+    write_tasks_page(args.out, args.to, RUNS, tasks)
 
 
 def main() -> None:
@@ -283,12 +305,11 @@ def main() -> None:
         one.add_argument("--precision", choices=("fp32", "tf32", "bf16", "fp16"), default="tf32")
         one.add_argument("--cache-dir", type=Path, help="folder of the verifier's caches")
     part["train"].add_argument("--model", type=Path, required=True, help="model folder that every run starts from")
-    part["train"].add_argument("--seconds", type=float, default=60, help="time of each method's steps")
+    part["train"].add_argument("--seconds", type=float, default=60, help="time limit of each method")
     part["train"].add_argument(
         "--long-seconds", type=float, default=300, help=f"time of {LONG}'s steps, reinforce-0's with them"
     )
     part["train"].add_argument("--budget-s", type=float, default=math.inf, help="time of all: what does not fit is left out")
-    part["train"].add_argument("--rate", type=float, help="attempts a second; by default what reinforce reached in --out")
     part["train"].add_argument("--tasks-per-step", type=int, help="groups of a step of reinforce; by default the command's")
     part["train"].add_argument("--workers", type=int, help="processes that make tasks; by default one a core")
     part["train"].add_argument("--sft-steps", type=int, default=300, help="steps of further-sft that take as long")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -45,12 +46,15 @@ class Replies:
 
     def samples(self, *names: str) -> list[Sample]:
         """Of several seeds together: as if each task had been asked that much more often."""
-        return [
-            self._sample(name, row, verdict)
-            for name in names
-            for row, verdict in self._replies[name]
-            if verdict and row["task"] not in self._cut
-        ]
+        return [sample for name in names for rows in self.by_task(name).values() for _, sample in rows]
+
+    def by_task(self, name: str) -> dict[str, list[tuple[Row, Sample]]]:
+        """Task → a run's replies to it, each with its sample."""
+        found: dict[str, list[tuple[Row, Sample]]] = {}
+        for row, verdict in self._replies[name]:
+            if verdict and row["task"] not in self._cut:
+                found.setdefault(row["task"], []).append((row, self._sample(name, row, verdict)))
+        return found
 
     def fastest(self) -> list[Sample]:
         """Of each task the fastest that any run wrote: what choosing alone, and nothing new, could come to."""
@@ -76,10 +80,13 @@ def spent_s(lines: Sequence[Row]) -> float:
 
 def training_figures(out: Path, names: Sequence[str]) -> Row:
     """How a run's time was spent, summed over the runs named."""
-    lines = [line for name in names for line in json.loads((out / name / "train.json").read_text())["steps"]]
+    runs = [json.loads((out / name / "train.json").read_text()) for name in names]
+    lines = [line for run in runs for line in run["steps"]]
+    limits = [limit for run in runs if (limit := run["settings"].get("time_limit_s"))]
     sampled = [line for line in lines if "attempts" in line]
     total = spent_s(lines)
     figures: Row = {"seconds": total / len(names), "steps": len(lines) / len(names)}
+    figures |= {"asked_s": fmean(limits)} if limits else {}
     if sampled:
         attempts = sum(line["attempts"] for line in sampled)
         distinct = sum(line["attempts"] * (1 - line["duplicates"]) for line in sampled)
@@ -170,10 +177,17 @@ def markdown_row(name: str, row: Row) -> str:
         *(figure_text(speeds.get(baseline, {}).get("geomean_x"), as_times=True) for baseline in ("eager", "compile")),
         points(change.get("correct")),
         figure_text(change.get("speed_ratio_x"), as_times=True),
-        f"{training['seconds']:.0f}" if training else "",
+        seconds_text(training),
         f"{training['attempts_per_s']:.0f}" if "attempts_per_s" in training else "",
     ]
     return f"| {' | '.join(cells)} |"
+
+
+def seconds_text(training: Row) -> str:
+    """The time that a run took, of that which it was given: it ends with the step that it is in."""
+    if not training:
+        return ""
+    return f"{training['seconds']:.0f}" + (f" of {training['asked_s']:.0f}" if "asked_s" in training else "")
 
 
 def points(figure: Row | None) -> str:
@@ -197,23 +211,57 @@ def write_table(out: Path, to: Path, runs: Sequence[str], seeds: Sequence[str], 
         rows["reinforce, all seeds"] = figures_of(out, replies, seeds)
     rows[FASTEST] = figures_of_samples(replies, replies.fastest())
     trained = {name: json.loads((out / name / "train.json").read_text()) for name in there if name != "start"}
-    facts = next(iter(trained.values()))
     settings = asked | {"runs": {name: of_run["settings"] for name, of_run in trained.items()}}
-    about = {key: facts[key] for key in ("versions", "gpu", "commit")} | {"date": facts["started"][:10]}
+    about, measured = conditions(out, there)
     curves = {name: steps for name in there if name != "start" and (steps := curve(out, name))}
     text = json.dumps({**about, "settings": settings, "rows": rows, "curves": curves}, indent=1)
     lines = [
         wrapped(
-            f"Measured on one {about['gpu']}: torch {about['versions']['torch']}, triton {about['versions']['triton']}, "
-            f"commit {(about['commit'] or 'unknown')[:7]}. {rows['start']['tasks']} tasks under {asked['precision']} × "
+            f"{measured} {rows['start']['tasks']} tasks under {asked['precision']} × "
             f"{asked['samples']} candidates at T = {asked['temperature']}; 95 % intervals over tasks. {NOTE}"
         ),
         "",
         markdown_table(rows),
+        *alarm_lines(curves),
     ]
     replace_file(to.with_suffix(".json"), text + "\n")
     replace_file(to.with_suffix(".md"), "\n".join(lines) + "\n")
     print("\n".join(lines))
+
+
+def conditions(out: Path, names: Sequence[str]) -> tuple[Row, str]:
+    """What a proof was measured with, by the first run that was trained: for a record, and in a sentence."""
+    facts = json.loads((out / next(name for name in names if name != "start") / "train.json").read_text())
+    about = {key: facts[key] for key in ("versions", "gpu", "commit")} | {"date": facts["started"][:10]}
+    versions, commit = about["versions"], (about["commit"] or "unknown")[:7]
+    said = f"Measured on one {about['gpu']}: torch {versions['torch']}, triton {versions['triton']}, commit {commit}."
+    return about, said
+
+
+def alarm_lines(curves: dict[str, list[Row]]) -> list[str]:
+    """A list of the alarms that each run raised, of which one differs from another by more than its numbers: the steps in which
+    it came, and what it said first."""
+    lines = ["", "Alarms of the runs, with the steps in which they came:", ""]
+    for name, steps in curves.items():
+        found: dict[str, tuple[str, list[int]]] = {}
+        for step in steps:
+            for alarm in step["alarms"] or ():
+                found.setdefault(re.sub(r"[\d.]+", "", alarm), (alarm, []))[1].append(step["step"])
+        said = [f"{alarm} ({ranges(came)})" for alarm, came in found.values()]
+        lines.append(f"- {name}: {'; '.join(said) or 'none'}")
+    return lines if curves else []
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """`step 4`, `steps 1, 3 to 7`, of ascending numbers."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1] = [parts[-1][0], number]
+        else:
+            parts.append([number])
+    text = ", ".join(" to ".join(map(str, part)) for part in parts)
+    return f"{'step' if len(numbers) == 1 else 'steps'} {text}"
 
 
 def curve(out: Path, name: str) -> list[Row]:
@@ -228,6 +276,7 @@ def curve(out: Path, name: str) -> list[Row]:
         "mismatch_kl",
         "length",
         "duplicates",
+        "alarms",
         "seconds",
     )
     lines = json.loads((out / name / "train.json").read_text())["steps"]

@@ -11,6 +11,7 @@ import threading
 import time
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,16 +19,21 @@ import torch
 from support import ROOT
 from support.page_commands import commands
 from support.synthetic_run import make_eval_run
+from support.tiny import verdict_of
 from support.toy_runs import reinforce_arguments, sft_arguments
+from transformers import Qwen2Config
 
 from kernrl import cli
 from kernrl.config import EvalConfig, ReinforceConfig, SftConfig
 from kernrl.errors import UsageError
+from kernrl.policy.memory_plan import GIB, count_parameters, estimate_training
 from kernrl.policy.pairs import task_messages
 from kernrl.rollouts.own_reward import own_reward
+from kernrl.rollouts.step_metrics import alarms, correctness_alarm
 from kernrl.service.client import TOKEN
 from kernrl.tasks.loaders import load_tasks
 from kernrl.tasks.prompt import read_template
+from kernrl.training.run_history import why_nothing
 from kernrl.verifier.base.verdict import Speedup, Stage, Status, Timing, Verdict
 
 Capture = pytest.CaptureFixture[str]
@@ -277,6 +283,89 @@ def test_the_guide_to_trackers_runs_or_is_refused(
             printed(capsys, words, *sizes[words[0]][1:])
             assert list((tmp_path / words[0]).glob(files[tracker]))
     assert "pip install 'kernrl[wandb]'      # or trackio, or tensorboard" in page
+
+
+# --- a hub model ---------------------------------------------------------------------------------------------------------
+
+
+def cells(page: str, heading: str) -> list[list[str]]:
+    """The rows of the table whose first title this is."""
+    text = (GUIDES / page).read_text()
+    [rows] = re.findall(rf"^\| {heading} \|.*\n\|[-|:]+\n((?:\|.*\n)+)", text, re.MULTILINE)
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows.splitlines()]
+
+
+def qwen(hidden: int, layers: int, heads: int, kv_heads: int, feed_forward: int, vocabulary: int, *, tied: bool) -> Qwen2Config:
+    return Qwen2Config(
+        vocab_size=vocabulary,
+        hidden_size=hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        intermediate_size=feed_forward,
+        tie_word_embeddings=tied,
+    )
+
+
+PUBLISHED = {
+    "0.5B": qwen(896, 24, 14, 2, 4864, 151_936, tied=True),
+    "1.5B": qwen(1536, 28, 12, 2, 8960, 151_936, tied=True),
+    "3B": qwen(2048, 36, 16, 2, 11_008, 151_936, tied=True),
+    "7B": qwen(3584, 28, 28, 4, 18_944, 152_064, tied=False),
+}
+"""The architectures of Qwen2.5-Coder."""
+
+
+def gib(size: str, **settings: Any) -> str:
+    config = PUBLISHED[size]
+    found = estimate_training(config, parameters=count_parameters(config), row_tokens=16_384, **settings)
+    return f"{found.total_bytes / GIB:.0f}"
+
+
+def test_the_memory_in_the_guides_is_what_a_run_calculates() -> None:
+    lora: dict[str, Any] = {"weight_bytes": 2, "lora_rank": 16}
+    ways: list[dict[str, Any]] = [{"weight_bytes": 4}, {"weight_bytes": 4, "gradient_checkpointing": True}]
+    ways += [lora, lora | {"gradient_checkpointing": True}, lora | {"gradient_checkpointing": True, "four_bit": True}]
+    assert cells("train_hub_model.md", "model") == [[size, *(gib(size, **way) for way in ways)] for size in PUBLISHED]
+    eight = [gib("7B", weight_bytes=4, gradient_checkpointing=True, shards=shards) for shards in (8, 4)]
+    assert re.findall(r"(\d+) GiB each", (GUIDES / "eight_gpus.md").read_text()) == eight
+
+
+def test_the_guide_to_a_hub_model_knows_every_alarm() -> None:
+    def attempt(status: Status, finish: str, speedup_x: float | None = None) -> Any:
+        rollout = SimpleNamespace(finish=finish)
+        return SimpleNamespace(verdict=verdict_of("x", status, speedup_x=speedup_x), rollout=rollout)
+
+    judged = [attempt(Status.POLICY, "stop"), attempt(Status.CORRECT, "stop", 12.0)]
+    raised = [why_nothing([attempt(Status.WRONG, "length")], 64, lambda _: True)]
+    raised += [why_nothing([attempt(Status.WRONG, "stop")] * 2, 64, lambda _: True), why_nothing(judged, 64, lambda _: True)]
+    raised += [*alarms(judged, 0.9, 20.0, 10.0), *correctness_alarm(0.3, 0.6)]
+    named = [row[0].strip("`") for row in cells("train_hub_model.md", "alarm")]
+    assert len(named) == len(raised)
+    shown = [re.sub(r"\d+(\.\d+)?", "N", text) for text in raised]
+    assert [name for name in named if not any(text.startswith(name.replace("M%", "N%")) for text in shown)] == []
+
+
+def test_the_guide_shows_the_defaults_of_a_hub_model(capsys: Capture) -> None:
+    rows = {row[0]: row[1:] for row in cells("train_hub_model.md", "setting")}
+
+    def both(command: str, *more: str) -> list[dict[str, Any]]:
+        models = ("nano", "Qwen/Qwen2.5-Coder-1.5B-Instruct")
+        return [resolved(["kernrl", command, "--model", model, "--output", "run", *more], capsys) for model in models]
+
+    nano, hub = both("reinforce")
+    whole = both("reinforce", "--no-lora")[1]
+    assert rows["reward (`--reward`)"][0] == f"`{nano['reward']}`"
+    assert rows["reward (`--reward`)"][1].startswith(f"`{hub['reward']}`")
+    assert f"`--max-tokens {hub['max_tokens']}`" in rows["reply"][1]
+    assert rows["a step of `reinforce`"] == [f"{c['tasks_per_step']} tasks × {c['samples']} candidates" for c in (nano, hub)]
+    assert (nano["learning_rate"], nano["adam_epsilon"]) == (2e-3, 1e-2)
+    assert rows["rate of `reinforce`"] == ["2e-3 with `--adam-epsilon 1e-2`", "1e-5 with LoRA, else 1e-6"]
+    assert (hub["lora"], hub["learning_rate"], whole["learning_rate"]) == (True, 1e-5, 1e-6)
+    nano, hub = both("best-of-n")
+    whole = both("best-of-n", "--no-lora")[1]
+    assert rows["rate of `best-of-n`"] == ["5e-5", "1e-4 with LoRA, else 1e-5"]
+    assert [c["learning_rate"] for c in (nano, hub, whole)] == [5e-5, 1e-4, 1e-5]
 
 
 # --- eight GPUs ----------------------------------------------------------------------------------------------------------

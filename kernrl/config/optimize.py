@@ -10,9 +10,10 @@ from pydantic import Field, field_validator, model_validator
 
 from kernrl.config.groups import MODEL, RUN, SAMPLING, TASKS, VERIFIER
 from kernrl.config.judging import JudgingConfig
+from kernrl.config.prompts import PromptForm
 from kernrl.config.resume import ResumableConfig
 from kernrl.config.sampling import CutsConfig, differing
-from kernrl.config.training import Columns, PromptForm, ServerConfig
+from kernrl.config.training import Columns, ServerConfig
 from kernrl.config.verifier import Baselines
 from kernrl.settings import ALSO, ARGUMENT, OLD, RARE
 
@@ -94,6 +95,11 @@ class OptimizeConfig(ResumableConfig, ServerConfig, CutsConfig, JudgingConfig):
     )
     keep_model: Path | None = Field(
         default=None, description="New folder for the model that --improve has trained.", json_schema_extra=RUN
+    )
+    algebra: bool = Field(
+        default=True,
+        description="Try worked solutions too that do fewer operations than the module asks for.",
+        json_schema_extra=SAMPLING,
     )
     from_run: Path | None = Field(
         default=None,

@@ -7,24 +7,21 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
+from kernrl.config.adapters import LoadIn4Bit, LoraAlpha, LoraDropout, LoraRank, LoraTargets
 from kernrl.config.by_model import ByModel, is_nano
 from kernrl.config.groups import MODEL, OPTIMISER, REWARD, RUN, SAMPLING, TASKS, VERIFIER
-from kernrl.config.reward import preset_or_path
+from kernrl.config.prompts import Facts, NameGpu, PromptForm, PromptTemplate
+from kernrl.config.reward import COMPARE, preset_or_path
 from kernrl.config.sampling import SamplingConfig, differing
 from kernrl.config.tracking import TrackingConfig
-from kernrl.config.training import (
-    FACTS,
-    FOUR_BITS,
-    NAME_GPU,
-    Columns,
-    LoraTargets,
-    PromptForm,
-    PromptTemplate,
-    ServerConfig,
-    TrainingConfig,
-)
+from kernrl.config.training import Columns, ServerConfig, TrainingConfig
 from kernrl.config.verifier import VerifierConfig
 from kernrl.settings import ALSO, MOST_WORKERS, OLD, RARE
+
+ADAM_EPSILON = (
+    "What AdamW adds to the root mean square of a weight's gradient before it divides by it. Far above that, steps are as long "
+    "as gradients, and take a higher --learning-rate."
+)
 
 
 def _adapts(validated: dict[str, Any]) -> bool:
@@ -53,31 +50,20 @@ class ImproveConfig(TrainingConfig, ServerConfig, TrackingConfig, SamplingConfig
         description="Form of the prompt: nano's short one, or the model's chat template; by the model's tokenizer if not set.",
         json_schema_extra=MODEL | RARE,
     )
-    prompt_template: PromptTemplate = Field(default=None, json_schema_extra=MODEL | RARE)
-    facts: bool = Field(default=True, description=FACTS, json_schema_extra=MODEL | RARE)
-    name_gpu: bool = Field(default=True, description=NAME_GPU, json_schema_extra=MODEL | RARE)
+    prompt_template: PromptTemplate = None
+    facts: Facts = True
+    name_gpu: NameGpu = True
     lora: bool = Field(
         default_factory=_adapts,
         description="Train LoRA adapters (extra 'lora'); --no-lora trains all weights. If neither is given: off for nano, with "
         "--engine server and with --launch fsdp2, else on.",
         json_schema_extra=MODEL,
     )
-    lora_rank: int = Field(default=16, ge=1, description="Rank of the adapters.", json_schema_extra=MODEL | RARE)
-    lora_alpha: int | None = Field(
-        default=None,
-        ge=1,
-        description="LoRA's alpha: adapters are scaled by alpha / rank. Twice the rank if not set.",
-        json_schema_extra=MODEL | RARE,
-    )
-    lora_dropout: float = Field(
-        default=0.0, ge=0, lt=1, description="Dropout before the adapters.", json_schema_extra=MODEL | RARE
-    )
-    lora_targets: LoraTargets = Field(
-        default=("all-linear",),
-        description="Layers with adapters, such as q_proj,v_proj; every linear one but the head if not set.",
-        json_schema_extra=MODEL | RARE,
-    )
-    load_in_4bit: bool = Field(default=False, description=FOUR_BITS, json_schema_extra=MODEL | RARE)
+    lora_rank: LoraRank = 16
+    lora_alpha: LoraAlpha = None
+    lora_dropout: LoraDropout = 0.0
+    lora_targets: LoraTargets = ("all-linear",)
+    load_in_4bit: LoadIn4Bit = False
     tasks: str = Field(
         default="generated",
         description="'generated' to make tasks, or any source of tasks (`kernrl tasks list --help`).",
@@ -122,8 +108,8 @@ class ImproveConfig(TrainingConfig, ServerConfig, TrackingConfig, SamplingConfig
     )
     reward: Annotated[str, AfterValidator(preset_or_path)] = Field(
         default_factory=ByModel(nano="log-speed", others="hierarchical"),
-        description="How a verdict becomes a reward: hierarchical, best-of-n, milestones, log-speed, or a function of yours by "
-        "import path, such as my_package.rewards:fn, which takes a Verdict and returns a number.",
+        description="How a verdict becomes a reward: hierarchical, best-of-n, milestones, log-speed, best-known, or a function "
+        "of yours by import path, such as my_package.rewards:fn, which takes a Verdict and returns a number.",
         json_schema_extra=REWARD,
     )
     reward_baseline: str | None = Field(
@@ -148,6 +134,7 @@ class ImproveConfig(TrainingConfig, ServerConfig, TrackingConfig, SamplingConfig
         json_schema_extra=REWARD | RARE,
     )
     learning_rate: float = Field(default=1e-5, gt=0, description="AdamW's rate.", json_schema_extra=OPTIMISER)
+    adam_epsilon: float = Field(default=1e-8, gt=0, description=ADAM_EPSILON, json_schema_extra=OPTIMISER | RARE)
     max_grad_norm: float = Field(
         default=1.0, gt=0, description="Longer gradients are scaled down to this norm.", json_schema_extra=OPTIMISER | RARE
     )
@@ -193,4 +180,13 @@ class ImproveConfig(TrainingConfig, ServerConfig, TrackingConfig, SamplingConfig
         if rewarded and rewarded not in timed:
             more = ",".join([*timed, rewarded])
             raise ValueError(f"--reward-baseline {rewarded} is not timed: add --verifier.baseline {more}, or leave it out")
+        compared = COMPARE.get(self.reward, ())
+        if missing := [baseline for baseline in compared if baseline not in timed]:
+            if self.resume and (self.output / "config.json").exists():
+                return self  # runs of before this was refused go on as they began
+            more = ",".join([*timed, *missing])
+            raise ValueError(
+                f"--reward {self.reward} compares with {' and '.join(compared)}, and {' and '.join(missing)} is not timed: add "
+                f"--verifier.baseline {more}, or choose another reward"
+            )
         return self

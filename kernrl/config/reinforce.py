@@ -9,6 +9,7 @@ from pydantic import Field
 from kernrl.config.by_model import ByModel
 from kernrl.config.groups import LOSS, OPTIMISER, REWARD, RUN, SAMPLING, TASKS
 from kernrl.config.heldout_checks import CheckedConfig
+from kernrl.config.policy_training import ADAM_EPSILON
 from kernrl.config.training import Schedule
 from kernrl.settings import ALSO, RARE
 
@@ -116,11 +117,7 @@ class ReinforceConfig(CheckedConfig):
         json_schema_extra=OPTIMISER | RARE,
     )
     adam_epsilon: float = Field(
-        default_factory=ByModel(nano=1e-2, others=1e-8),
-        gt=0,
-        description="What AdamW adds to the root mean square of a weight's gradient before it divides by it. Far above that, "
-        "steps are as long as gradients.",
-        json_schema_extra=OPTIMISER | RARE,
+        default_factory=ByModel(nano=1e-2, others=1e-8), gt=0, description=ADAM_EPSILON, json_schema_extra=OPTIMISER | RARE
     )
     max_grad_norm: float = Field(
         default_factory=ByModel(nano=0.2, others=1.0),

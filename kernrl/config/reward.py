@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from kernrl.user_code import is_import_path
 
-REWARDS = ("hierarchical", "best-of-n", "milestones", "log-speed")
+REWARDS = ("hierarchical", "best-of-n", "milestones", "log-speed", "best-known")
 """Rewards that come with kernrl."""
+
+COMPARE: dict[str, tuple[str, ...]] = {"milestones": ("eager", "compile"), "best-known": ("eager", "compile")}
+"""Reward → the baselines that it compares with, whatever `--reward-baseline` says."""
 
 
 def preset_or_path(value: str) -> str:

@@ -8,8 +8,8 @@ from pydantic import Field
 
 from kernrl.config.by_model import ByModel
 from kernrl.config.finetune_on_samples import FinetuneOnSamplesConfig
-from kernrl.config.groups import LOSS, OPTIMISER, SAMPLING, TASKS
-from kernrl.settings import ALSO
+from kernrl.config.groups import LOSS, OPTIMISER, RUN, SAMPLING, TASKS
+from kernrl.settings import ALSO, RARE
 
 
 def _limit(validated: dict[str, Any]) -> int | None:
@@ -48,4 +48,11 @@ class RewardWeightedConfig(FinetuneOnSamplesConfig):
         gt=0,
         description="AdamW's highest rate, after the warm-up.",
         json_schema_extra=OPTIMISER,
+    )
+    time_limit_s: float | None = Field(
+        default=None,
+        gt=0,
+        description="Ask tasks a block at a time, and no more once four fifths of these seconds are over; the rest is for "
+        "learning. Where all tasks are asked sooner, the run is shorter.",
+        json_schema_extra=RUN | RARE,
     )

@@ -50,6 +50,9 @@ class LiftConfig(SourceConfig):
         description="Write the worked Triton solutions of one task into this new folder, a file for each style. They are "
         "written by rule; `kernrl verify` judges them.",
     )
+    algebra: bool = Field(
+        default=True, description="With --solutions: write those too that do fewer operations than the task asks for."
+    )
     target: str = Field(default="H200", description="GPU name or architecture (sm_90) for the roofline.")
     timeout_s: float = Field(default=60.0, gt=0, description="Longest time one reference may take to be traced.")
 

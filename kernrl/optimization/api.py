@@ -28,7 +28,6 @@ from kernrl.optimization.models.swap import swap
 from kernrl.optimization.models.whole_model import PartReport, settle
 from kernrl.optimization.module_task import Inputs, arguments_of, precision_of, require_module
 from kernrl.optimization.one_task import Settings, optimize_task
-from kernrl.optimization.results.result_text import rates_of
 from kernrl.optimization.search.budget import WRITE_SHARE, Budget, TooSmallBudgetError
 from kernrl.optimization.search.judging import Judges, tasks_at_once
 from kernrl.tasks.graph.costs import Rates
@@ -88,6 +87,7 @@ def optimize(
     precision: Precision | None = None,
     *,
     candidates: int = 64,
+    algebra: bool = True,
     baseline: Sequence[Literal["eager", "compile"]] = ("eager", "compile"),
     output: Path | str | None = None,
     verifier: VerifierConfig | None = None,
@@ -107,6 +107,7 @@ def optimize(
         budget_s: Seconds for all parts together, 20 or more.
         precision: Policy under which parts are judged and timed; by the module's dtype if not given.
         candidates: Most that are tried for a part.
+        algebra: Try worked solutions too that do fewer operations than a part asks for.
         output: New folder for what was tried; a temporary one if not given.
 
     Returns:
@@ -127,6 +128,7 @@ def optimize(
     arguments, named = arguments_of(made, example_inputs)
     policy = precision or precision_of(made, (arguments, named))
     settings = _settings(verifier or VerifierConfig(), tuple(baseline), policy)
+    of_part = Settings(candidates, may_ask=False, algebra=algebra)
     parts = find_parts(made, arguments, budget.part(READ_SHARE), named)
     folder = Path(output) if output else Path(tempfile.mkdtemp(prefix="kernrl-optimize-"))
     new_folder(folder, "output")
@@ -136,7 +138,7 @@ def optimize(
         if parts.found:
             search.within("starting the verifier", hardened.evaluator.start)
         clock = "measured" if hardened.evaluator.gpus else "modelled"
-        reports, left = _search_parts(made, parts, judges, candidates, folder, policy, search)
+        reports, left = _search_parts(made, parts, judges, of_part, folder, policy, search)
     checked = settle(module, made, (arguments, named), policy, reports, budget)
     report = Report(reports, left, clock, checked, folder)
     if clock == "modelled":
@@ -149,11 +151,11 @@ def optimize(
 
 
 def _search_parts(
-    made: nn.Module, parts: Parts, judges: Judges, candidates: int, folder: Path, policy: str, search: Budget
+    made: nn.Module, parts: Parts, judges: Judges, of_part: Settings, folder: Path, policy: str, search: Budget
 ) -> tuple[list[PartReport], list[tuple[str, str]]]:
     """Search the parts, several side by side, and swap in what wins; of one that does not, the parts inside are next."""
     at_once = tasks_at_once(judges.verifier)
-    settings = Settings(candidates, may_ask=False, tasks_at_once=at_once)
+    settings = replace(of_part, tasks_at_once=at_once)
     waiting, left, reports = list(parts.found), list(parts.left), list[PartReport]()
     running: dict[Future[_Searched], Part] = {}
     with ThreadPoolExecutor(at_once, thread_name_prefix="part") as pool:
@@ -281,4 +283,4 @@ def explain(module: nn.Module, example_inputs: Inputs, target: str | None = None
     name = target or (torch.cuda.get_device_name() if torch.cuda.is_available() else "H200")
     device = device_for(name) or device_for("H200")
     assert device
-    return Explanation(parts.found, parts.left, rates_of(device, precision_of(made, (arguments, named))))
+    return Explanation(parts.found, parts.left, device.rates(precision_of(made, (arguments, named))))

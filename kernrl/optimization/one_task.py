@@ -51,6 +51,8 @@ class Settings:
     """Whether a user could name a model to ask, and is told so."""
     tasks_at_once: int = 1
     """Searches that share the verifier: each has its part of the candidates that are judged at once."""
+    algebra: bool = True
+    """Whether worked solutions are tried that do fewer operations than the task asks for."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +142,8 @@ class TaskSearch:
         assert device
         first = [*self._again, *settings.more, *given(task)]
         precision = self.verifier.evaluator.precision_of(task)
-        worked = Ahead(styles(self.read.graphs, task, device, precision) if lifted else iter(()))
+        written = styles(self.read.graphs, task, device, precision, algebra=settings.algebra) if lifted else iter(())
+        worked = Ahead(written)
         free = settings.candidates - len(first) - len(self.search.trials)
         wanted = samples_wanted(free, lifted=lifted)
         samples = settings.model.sample(task, wanted) if settings.model and wanted else None

@@ -122,6 +122,7 @@ class Searches:
                 show,
                 self.config.source if len(self.tasks) == 1 else f"{self.config.source}::{task.id}",
                 tasks_at_once=self.at_once,
+                algebra=self.config.algebra,
             )
             search = TaskSearch(task, self.judges, settings, place, budget)
             self.open.append(search)

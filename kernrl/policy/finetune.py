@@ -61,6 +61,8 @@ class FinetuneSettings:
     deadline: float = math.inf
     """The time, by `time.perf_counter` on rank 0, at which the last step begins, whatever `steps` says."""
     max_grad_norm: float = 1.0
+    adam_epsilon: float = 1e-8
+    """What AdamW adds to the root mean square of a weight's gradient before it divides by it."""
 
 
 class PackedLoss(torch.nn.Module):
@@ -274,7 +276,7 @@ def _optimizer(policy: Policy, settings: FinetuneSettings) -> torch.optim.AdamW:
         groups = [{**group, "muon": group["params"] is turned} for group in groups]
     on_gpu = any(p.is_cuda for p in parameters)
     kind = Muon if turned else torch.optim.AdamW
-    return kind(groups, lr=settings.learning_rate, betas=(0.9, 0.95), eps=1e-8, fused=on_gpu)
+    return kind(groups, lr=settings.learning_rate, betas=(0.9, 0.95), eps=settings.adam_epsilon, fused=on_gpu)
 
 
 def _ahead(items: Iterator[T]) -> Iterator[T]:

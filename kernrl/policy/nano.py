@@ -11,6 +11,8 @@ import torch
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, trainers
 from transformers import GenerationConfig, PreTrainedTokenizerBase, Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 
+from kernrl.tasks.prompt import GRAPH_STYLES
+
 VOCAB_SIZE = 4096
 CONTEXT = 4096
 PAD, USER, ASSISTANT, END = "<|pad|>", "<|user|>", "<|assistant|>", "<|end|>"
@@ -37,8 +39,8 @@ def train_tokenizer(texts: Sequence[str], vocab_size: int = VOCAB_SIZE, *, form:
     generated solution from 774 tokens to 83 on average, and so its sampling and its training.
 
     Args:
-        form: What the model will speak, which is recorded with the tokenizer. For `graph`, names of values and axes (`v12`,
-            the `p0` of `p0_ptr`, `B`) are one token each, and phrases keep off them and off numbers: both are the same
+        form: What the model will speak, which is recorded with the tokenizer. For those of Graphs, names of values and axes
+            (`v12`, the `p0` of `p0_ptr`, `B`) are one token each, and phrases keep off them and off numbers: both are the same
             tokens in the prompt and everywhere in the reply, and can be copied.
     """
     splitting: Any = Qwen2Tokenizer().backend_tokenizer
@@ -62,12 +64,12 @@ def train_tokenizer(texts: Sequence[str], vocab_size: int = VOCAB_SIZE, *, form:
         chat_template=_CHAT_TEMPLATE,
         model_max_length=CONTEXT,
     )
-    if form == "graph":
+    if names := form in GRAPH_STYLES:
         tokenizer.add_tokens(_name_tokens())  # pyright: ignore[reportArgumentType]
-    phrases = _phrases(tokenizer, texts, vocab_size - len(tokenizer), form == "graph")
+    phrases = _phrases(tokenizer, texts, vocab_size - len(tokenizer), names)
     tokenizer.add_tokens([AddedToken(phrase, normalized=False) for phrase in phrases])  # pyright: ignore[reportArgumentType]
     if form != "program":
-        tokenizer.init_kwargs[FORM] = form
+        set_form(tokenizer, form)
     return tokenizer
 
 
@@ -93,8 +95,14 @@ def _name_tokens() -> list[AddedToken]:
 
 
 def form_of(tokenizer: PreTrainedTokenizerBase) -> str:
-    """The form that a nano speaks: `program` (the whole source) or `graph` (the Graph's listing)."""
+    """The form that a nano speaks: `program` (the whole source), `graph` (the Graph's listing) or `graph-fast` (the same, which
+    can ask for the fastest style)."""
     return tokenizer.init_kwargs.get(FORM, "program")
+
+
+def set_form(tokenizer: PreTrainedTokenizerBase, form: str) -> None:
+    """Record what a nano speaks, for `form_of` to find in the saved tokenizer."""
+    tokenizer.init_kwargs[FORM] = form
 
 
 def _phrases(tokenizer: Qwen2Tokenizer, texts: Sequence[str], count: int, names: bool) -> list[str]:

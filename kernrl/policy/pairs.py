@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
-from kernrl.tasks.prompt import render_prompt
+from kernrl.tasks.prompt import GRAPH_STYLES, render_prompt
 from kernrl.tasks.task import Task
 from kernrl.tasks.worker_pool import Map
 
 Message = dict[str, str]
-PromptStyle = Literal["nano", "graph", "chat"]
+PromptStyle = Literal["nano", "graph", "graph-fast", "chat"]
 """`nano` and `graph` are the two forms that a nano may speak: the whole program, or the Graph's listing."""
 
 PAIR_FIELDS = ("messages", "prompt", "completion")
@@ -65,10 +65,10 @@ def task_pairs(
         tasks = list(tasks)
         asked = zip(tasks, over(ask, tasks), strict=True)
     for task, messages in asked:
-        if style == "graph":
+        if style in GRAPH_STYLES:
             from kernrl.tasks.nano.form import replies
 
-            yield from (Pair(messages, reply) for reply in replies(task))
+            yield from (Pair(messages, reply) for reply in replies(task, precision or task.precision))
             continue
         for solution in task.solutions:
             code = solution.triton_code.strip()

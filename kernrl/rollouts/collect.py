@@ -18,6 +18,7 @@ from kernrl.rollouts.advice import feedback
 from kernrl.rollouts.engines.engine import Rollout, RolloutEngine, Sampling
 from kernrl.rollouts.reward import UNKNOWN, Reward
 from kernrl.rollouts.sample_rows import candidate_key
+from kernrl.tasks.prompt import GRAPH_STYLES
 from kernrl.tasks.task import Task
 from kernrl.verifier.base.verdict import Stage, Status, Verdict
 
@@ -296,7 +297,7 @@ class Collector:
         """(Candidate's text, what the model wrote where that is another text, why no candidate could be made of it)."""
         ids = rollout.token_ids[:-1] if rollout.finish == "stop" else rollout.token_ids
         text: Any = self.tokenizer.decode(ids, clean_up_tokenization_spaces=False)
-        if self.style != "graph":
+        if self.style not in GRAPH_STYLES:
             return text, "", ""
         if rollout.finish == "error":
             return text, text, ""

@@ -1,4 +1,4 @@
-"""Rewards: pure functions of a verdict."""
+"""Rewards: pure functions of a verdict, and of what is known of its task."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from kernrl.rollouts.best_known import BestKnown
 from kernrl.verifier.base.verdict import Speedup, Status, Verdict
 
-Preset = Literal["hierarchical", "best-of-n", "milestones", "log-speed"]
+Preset = Literal["hierarchical", "best-of-n", "milestones", "log-speed", "best-known"]
 
 UNKNOWN = (Status.INFRA_ERROR, Status.NEEDS_GPU)
 """The candidate could not be judged: no reward, and no part in any loss."""
@@ -34,6 +35,7 @@ def reward(
     cap_x: float = 3.0,
     authored_share: bool = True,
     modelled: bool = False,
+    known: BestKnown | None = None,
 ) -> Reward | None:
     """The reward of a verdict; None where the candidate could not be judged.
 
@@ -47,6 +49,8 @@ def reward(
       faster than torch.compile (CUDA Agent, arXiv 2602.24286).
     - `log-speed`: c · max(0.1, 0.8 + 0.2 a + a ln s), and ln s whole where s < 1: twice as fast is worth as much more as half
       as fast is worth less, and a slow correct candidate still beats a wrong one.
+    - `best-known`: the same, where s is the speed against the fastest that is known of the task: the faster of its baselines,
+      and what `known` has.
 
     Args:
         baseline: which speedup s is; by default the first that was timed.
@@ -54,11 +58,15 @@ def reward(
         authored_share: whether a counts, so that library operators with a copy at their end earn less than a fused kernel.
         modelled: count a modelled speedup as a measured one. A model knows how much memory traffic a candidate saves, not
             how well its kernels run.
+        known: of `best-known`: the fastest candidates before; the baselines alone by default.
     """
     if verdict.status in UNKNOWN:
         return None
     correct = float(verdict.correct)
-    speed_x = min(_speed_x(verdict, baseline, modelled), cap_x) if verdict.correct else 0.0
+    against = (
+        (known or BestKnown(modelled)).speed_x(verdict) if preset == "best-known" else _speed_x(verdict, baseline, modelled)
+    )
+    speed_x = min(against, cap_x) if verdict.correct else 0.0
     share = authored_share_of(verdict) if authored_share and verdict.correct else 1.0
     parts = {"correct": correct, "speed_x": speed_x, "share": share}
     log_speed = math.log(max(speed_x, 1e-3))

@@ -149,16 +149,21 @@ class SamplingWatch:
         head = ", ".join(part for part in (self.title, place) if part)
         if not self._expected:
             return f"{head}: preparing prompts" if head else "preparing prompts"
-        spent = time.perf_counter() - self._began
-        said = [f"{self._sampled} of {counted(self._expected, 'reply', 'replies')}", counted(self._tokens, "token")]
-        if self._sampled < self._expected:
-            said.append(f"{self._tokens / max(spent, 1e-9):,.0f} tokens/s")
-        said.append(counted(self._judged, "verdict"))
+        said = [self.sampling(), counted(self._judged, "verdict")]
         if self.steps and 0 < self._expected <= min(self._sampled, self._judged):
             said.append("updating the weights")
-        if left := self._left(spent):
+        if left := self._left(time.perf_counter() - self._began):
             said.append(f"about {left} to go")
         return f"{head}: {', '.join(said)}" if head else ", ".join(said)
+
+    def sampling(self) -> str:
+        """`34 of 96 replies, 12,345 tokens, 410 tokens/s`; the pace while there is one."""
+        if not self._expected:
+            return "preparing prompts"
+        said = [f"{self._sampled} of {counted(self._expected, 'reply', 'replies')}", counted(self._tokens, "token")]
+        if self._sampled < self._expected:
+            said.append(f"{self._tokens / max(time.perf_counter() - self._began, 1e-9):,.0f} tokens/s")
+        return ", ".join(said)
 
     def _of(self) -> str:
         """` of 40`, or where time ends the run, how much of it is gone."""

@@ -71,6 +71,7 @@ def one_round(session: Session, finetuner: SampleFinetuner, config: BestOfNConfi
 
     def sampled() -> tuple[list[Example], dict[str, Any], dict[str, float]]:
         collected = sample_and_judge(session, [session.tasks[n] for n in order.draw(size)], (config.seed, number), number)
+        session.know(collected.attempts)
         picked = [pick(session, config, group) for group in collected.groups()]
         kept = [a for best, _ in picked for a in best]
         write_dataset(session.directory.path / f"kept_{number}.jsonl", kept)

@@ -135,6 +135,7 @@ def sample_batch(learner: Learner, step: int) -> Batch:
     """What the step learns from. Runs on rank 0, where the other ranks' engines help to sample."""
     collected = sample_groups(learner, step)
     require_judged(collected.attempts)
+    learner.session.know(collected.attempts)
     metrics = step_metrics(collected, learner.first_length, learner.most_correct)
     examples, logprobs = training_examples(learner.session, learner.config, collected)
     if not any(e.weight for e in examples):

@@ -30,7 +30,7 @@ from kernrl.policy.examples import tokenize_pairs
 from kernrl.policy.finetune import Finetuner, FinetuneSettings
 from kernrl.policy.four_bit import require_four_bit
 from kernrl.policy.load import Policy, load_tokenizer, recompute_activations
-from kernrl.policy.nano import VOCAB_SIZE, create_nano, nano_config, train_tokenizer
+from kernrl.policy.nano import VOCAB_SIZE, create_nano, form_of, nano_config, set_form, train_tokenizer
 from kernrl.policy.packing import PackedDataset
 from kernrl.policy.pairs import Pair
 from kernrl.policy.parallel import save_final
@@ -44,6 +44,7 @@ from kernrl.runs.interrupt import StopAfterStep
 from kernrl.runs.model_card import model_card
 from kernrl.runs.run_directory import RunDirectory
 from kernrl.runs.tracking import open_accelerator, start_tracker, track
+from kernrl.tasks.prompt import GRAPH_STYLES
 from kernrl.training.pair_stream import PairStream
 from kernrl.training.session import prompt_style
 from kernrl.training.sft_data import new_form, read_pairs, streamed
@@ -207,10 +208,12 @@ def check_model(config: SftConfig, checkpoint: Path | None, ranks: Ranks) -> Sft
     else:
         tokenizer = load_starting_tokenizer(config, checkpoint, row_tokens, ranks, compiled=config.compile)
         style = prompt_style(tokenizer, config.prompt)
-        form = "graph" if style == "graph" else "program"
+        form = "graph" if style in GRAPH_STYLES else "program"
         if config.form == "graph" != form:
             raise UsageError(f"--form graph: {config.model} does not speak it; leave --form out, or make a new nano.")
-    return config.model_copy(update={"prompt": "chat" if style == "chat" else config.prompt or "nano", "form": form})
+    choice = config.style_choice or ("tagged" if style == "graph-fast" else None)
+    prompt = "chat" if style == "chat" else config.prompt or "nano"
+    return config.model_copy(update={"prompt": prompt, "form": form, "style_choice": choice})
 
 
 def starting_policy(config: SftConfig, checkpoint: Path | None, pairs: list[Pair], ranks: Ranks) -> Policy:
@@ -219,9 +222,14 @@ def starting_policy(config: SftConfig, checkpoint: Path | None, pairs: list[Pair
         raise UsageError(
             "--verify-every samples from the model in this process, which FSDP2's shards do not allow: leave it out."
         )
+    asked = "graph-fast" if config.style_choice == "tagged" else "graph"
     if config.model != NANO or checkpoint is not None:
-        return load_starting_policy(config, checkpoint, config.row_tokens or 0, ranks, compiled=config.compile)
-    tokenizer = ranks.lead(lambda: train_tokenizer(few_texts(pairs), form=new_form(config)))
+        policy = load_starting_policy(config, checkpoint, config.row_tokens or 0, ranks, compiled=config.compile)
+        if form_of(policy.tokenizer) in GRAPH_STYLES:
+            set_form(policy.tokenizer, asked)
+        return policy
+    form = asked if new_form(config) == "graph" else "program"
+    tokenizer = ranks.lead(lambda: train_tokenizer(few_texts(pairs), form=form))
     policy = Policy(create_nano(tokenizer, config.seed), tokenizer)
     policy.model.set_attn_implementation(VARLEN)
     if config.gradient_checkpointing:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ def _one(task: Task, config: LiftConfig) -> Result:
     if config.svg:
         with atomic_write(config.svg) as file:
             file.write(draw(graph, task.id))
-    written = _write_solutions(task, config.solutions, config.timeout_s) if config.solutions else []
+    written = _write_solutions(task, config.solutions, config.timeout_s, config.algebra) if config.solutions else []
     costs = [{"bytes": node_bytes(graph, n), "flops": node_flops(graph, n), "kernel": _number(fused, n)} for n in graph.nodes]
     table = table_of("value", "op", "bytes", "FLOPs", "kernel", "line")
     for node, cost in zip(graph.nodes, costs, strict=True):
@@ -89,10 +90,10 @@ def _one(task: Task, config: LiftConfig) -> Result:
     return Result(data, Group(*parts))
 
 
-def _write_solutions(task: Task, folder: Path, timeout_s: float) -> list[str]:
+def _write_solutions(task: Task, folder: Path, timeout_s: float, algebra: bool) -> list[str]:
     """A file for each worked solution; returns their styles."""
     new_folder(folder, "--solutions")
-    solutions: tuple[Solution, ...] = in_child(_solve, task, timeout_s)
+    solutions: tuple[Solution, ...] = in_child(partial(_solve, algebra=algebra), task, timeout_s)
     if not solutions:
         raise UsageError(f"--solutions: there is no rule that writes a solution of {task.id}; a model may.")
     for solution in solutions:
@@ -100,11 +101,11 @@ def _write_solutions(task: Task, folder: Path, timeout_s: float) -> list[str]:
     return [solution.style for solution in solutions]
 
 
-def _solve(task: Task) -> tuple[Solution, ...]:
+def _solve(task: Task, *, algebra: bool) -> tuple[Solution, ...]:
     from kernrl.tasks.graph.input_sets import with_input_sets
     from kernrl.tasks.solutions.from_graph.styles import write_solutions
 
-    return write_solutions(with_input_sets(task))
+    return write_solutions(with_input_sets(task), algebra=algebra)
 
 
 def _summary(graph: Graph) -> dict[str, Any]:

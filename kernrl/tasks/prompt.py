@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import jinja2
 
 from kernrl.errors import UsageError, did_you_mean
 from kernrl.tasks.task import Task
 
-Style = Literal["plain", "chat", "nano", "graph"]
+Style = Literal["plain", "chat", "nano", "graph", "graph-fast"]
 Message = dict[Literal["role", "content"], str]
+
+GRAPH_STYLES: tuple[Literal["graph", "graph-fast"], ...] = ("graph", "graph-fast")
+"""What asks by the Graph in place of the source."""
 
 PRECISIONS = {
     "fp32": "fp32 (no TF32: matrix products are exact to fp32)",
@@ -38,7 +41,8 @@ def render_prompt(
     Args:
         style: `plain`: one text, for a base model. `chat`: a list of messages, for a chat template. `nano`: the code between
             two short markers and nothing else, for a small model trained on just that; its completion is the bare code.
-            `graph`: the listing of its Graph, for a nano that answers with kernels and `forward`.
+            `graph`: the listing of its Graph, for a nano that answers with kernels and `forward`; `graph-fast` asks it for its
+            fastest style.
         example: A task with a worked solution to show first; not for `nano`.
         precision: The precision policy to name, in place of the task's own.
         gpu: A GPU to name, such as `H200`; not for `nano`.
@@ -57,10 +61,10 @@ def render_prompt(
         raise UsageError(f"example: the task {example.id} has no worked solution to show.")
     if style == "nano":
         return _fill("nano.j2", task=task, precision=precision)
-    if style == "graph":
+    if style in GRAPH_STYLES:
         from kernrl.tasks.nano.form import ask  # which loads torch
 
-        return ask(task, precision)
+        return ask(task, precision, fast=style == "graph-fast")
     system = _fill("system.j2")
     given = {"task": task, "precision": precision, "precision_words": PRECISIONS[precision], "example": example, "gpu": gpu}
     request = _templates().from_string(template).render(**given) if template else _fill("task.j2", **given)
@@ -69,7 +73,7 @@ def render_prompt(
         return [{"role": "system", "content": system.strip()}, {"role": "user", "content": request.strip()}]
     if style == "plain":
         return f"{system}\n{request}"
-    raise UsageError(f"style: there is no prompt style {style!r}: {did_you_mean(style, ['plain', 'chat', 'nano', 'graph'])}")
+    raise UsageError(f"style: there is no prompt style {style!r}: {did_you_mean(style, list(get_args(Style)))}")
 
 
 def read_template(path: Path) -> str:

@@ -26,7 +26,7 @@ from kernrl.runs.activity import Activity, SamplingWatch, time_left
 from kernrl.runs.run_directory import RunDirectory
 from kernrl.service import client
 from kernrl.tasks.loaders import load_tasks
-from kernrl.tasks.prompt import read_template
+from kernrl.tasks.prompt import GRAPH_STYLES, read_template
 from kernrl.tasks.rows import parse_columns
 from kernrl.tasks.task import Task
 from kernrl.training.confirm_samples import confirm_samples
@@ -142,30 +142,43 @@ def judge(candidates: Sequence[Found], directory: RunDirectory, verifier: Verifi
     waiting = [(task, member, text) for task, member, text in candidates if f"{task.id}#{member}" not in done]
     waiting.sort(key=lambda one: places[one[0].id])  # what is prepared for a task serves its next candidates
     started = time.perf_counter()
-    judged = 0
-    left = Counter(task.id for task, _, _ in waiting)
-    count = len(left)
+    progress = Progress(task.id for task, _, _ in waiting)
     activity.phase(f"judging {counted(len(waiting), 'candidate')}")
-    activity.follow(
-        lambda: (
-            f"{count - len(left)} of {count} tasks, {judged} of {len(waiting)} verdicts{gpus_at_work(verifier)}"
-            f"{time_left(started, judged, len(waiting))}"
-        )
-    )
+    activity.follow(lambda: progress.line(verifier))
     pairs = ((task, text) for task, _, text in waiting)
     for index, verdict in verifier.verify_many(pairs):
         directory.add_sample(row_of(*waiting[index], verdict))
-        judged += 1
-        left.subtract([waiting[index][0].id])
-        left = +left
+        progress.judged(waiting[index][0].id)
     if waiting:
         directory.log(step=len(done) + len(waiting), seconds={"verify": time.perf_counter() - started})
 
 
-def gpus_at_work(verifier: Verifier) -> str:
-    """`, GPU: timing a_task`, where the verifier tells."""
-    doing = verifier.doing()
-    return f", GPU: {doing}" if doing else ""
+class Progress:
+    """Of the tasks and verdicts of an evaluation."""
+
+    def __init__(self, expected: Iterable[str]):
+        """`expected`: the task of each verdict that is to come."""
+        self._left = Counter(expected)
+        self._tasks, self._verdicts, self._judged = len(self._left), self._left.total(), 0
+        self._began = time.perf_counter()
+
+    def judged(self, task_id: str) -> None:
+        """A verdict on a candidate for this task is in."""
+        self._judged += 1
+        self._left[task_id] -= 1
+        if self._left[task_id] <= 0:
+            del self._left[task_id]
+
+    def line(self, verifier: Verifier, sampling: str = "") -> str:
+        """`3 of 20 tasks, 7 of 40 verdicts, GPU: timing a_task, about 40 s left`; `sampling` comes before the GPU's part."""
+        doing = verifier.doing()
+        said = [
+            f"{self._tasks - len(self._left)} of {counted(self._tasks, 'task')}",
+            f"{self._judged} of {counted(self._verdicts, 'verdict')}",
+            sampling,
+            f"GPU: {doing}" if doing else "",
+        ]
+        return ", ".join(part for part in said if part) + time_left(self._began, self._judged, self._verdicts)
 
 
 def sample_and_judge(
@@ -185,10 +198,12 @@ def sample_and_judge(
     collector.watch = watch
     if hasattr(engine, "on_tokens"):  # a server tells only of whole replies
         engine.on_tokens = watch.decoded  # pyright: ignore[reportAttributeAccessIssue]
-    activity.follow(lambda: watch.line() + gpus_at_work(verifier))
+    progress = Progress(task.id for n in missing for task in rounds[n] for _ in range(config.samples))
+    activity.follow(lambda: progress.line(verifier, watch.sampling()))
     collector.known = {(row["task"], row["key"]): Verdict.from_json(row["verdict"]) for row in done.values()}
 
     def write(attempt: Attempt) -> None:
+        progress.judged(attempt.task.id)
         identity = f"{attempt.task.id}#{attempt.member}"
         if identity not in done:
             tokens, finish = len(attempt.rollout.token_ids), attempt.rollout.finish
@@ -196,19 +211,22 @@ def sample_and_judge(
             directory.add_sample(row)
 
     with closing(engine):
-        watch.begin_steps(0, len(missing) if len(missing) > 1 else 0)
-        for done_rounds, number in enumerate(missing):
-            watch.steps_done = done_rounds
-            asked = ask_or_refuse(rounds[number], collector, config.samples, done, directory)
+        for number in missing:
+            asked = ask_or_refuse(rounds[number], collector, config.samples, done, directory, progress)
             collected = collector.collect(asked, (config.seed, number), on_attempt=write)
             directory.log(step=number + 1, seconds=dict(collected.seconds))
 
 
 def ask_or_refuse(
-    tasks: Sequence[Task], collector: Collector, samples: int, done: Mapping[str, Any], directory: RunDirectory
+    tasks: Sequence[Task],
+    collector: Collector,
+    samples: int,
+    done: Mapping[str, Any],
+    directory: RunDirectory,
+    progress: Progress,
 ) -> list[Task]:
     """The tasks that the model can be asked. Those that have no Graph for a nano to be asked by count as not solved."""
-    if collector.style != "graph":
+    if collector.style not in GRAPH_STYLES:
         return list(tasks)
     from kernrl.tasks.nano.form import unasked
 
@@ -217,6 +235,7 @@ def ask_or_refuse(
         say([f"{task.id} has no Graph to ask nano for: {reason}"])
         verdict = Verdict(Status.NO_CODE, Stage.PARSE, f"nano cannot be asked: {reason}", task.id, "", task.precision)
         for member in range(samples):
+            progress.judged(task.id)
             if f"{task.id}#{member}" not in done:
                 directory.add_sample(row_of(task, member, "", verdict))
     return [task for task in tasks if task.id not in refused]

@@ -22,9 +22,11 @@ from kernrl.tasks.task import Task
 from kernrl.training.session import Session, require_judged
 
 
-def sample_and_judge(session: Session, tasks: list[Task], seed: tuple[int, ...], step: int) -> Collected:
+def sample_and_judge(
+    session: Session, tasks: list[Task], seed: tuple[int, ...], step: int, *, first_group: int = 0
+) -> Collected:
     """Attempts at the tasks, each written to `samples.jsonl` as it is judged."""
-    collected = session.collector.collect(tasks, seed, on_attempt=session.sample_writer(step))
+    collected = session.collector.collect(tasks, seed, first_group, session.sample_writer(step))
     require_judged(collected.attempts)
     return collected
 
@@ -54,6 +56,7 @@ class SampleFinetuner:
             schedule=config.schedule,
             weight_decay=config.weight_decay,
             max_grad_norm=config.max_grad_norm,
+            adam_epsilon=config.adam_epsilon,
         )
         if idle := -config.rows_per_step % session.ranks.size:
             without = f"{counted(idle, 'process', 'processes')} without a row"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase, Qwen2Tokenizer
 
@@ -14,9 +15,9 @@ from kernrl.policy.stream import FlatExamples
 from kernrl.tasks.nano.graph_pairs import GraphPair, chunk_of_pairs
 
 
-def made(number: int, *, seed: int, styles: int, folder: Path) -> FlatExamples | list[GraphPair]:
-    """A chunk to learn from: token ids if the tokenizer is in its folder, else text."""
-    pairs = [pair for of_graph in chunk_of_pairs(number, seed=seed, split="train", styles=styles) for pair in of_graph]
+def made(number: int, *, folder: Path, **how: Any) -> FlatExamples | list[GraphPair]:
+    """A chunk to learn from, `how` as `chunk_of_pairs` takes it: token ids if the tokenizer is in its folder, else text."""
+    pairs = [pair for of_graph in chunk_of_pairs(number, split="train", **how) for pair in of_graph]
     return flat(pairs, _tokenizer(folder)) if folder.exists() else pairs
 
 

@@ -21,7 +21,7 @@ from kernrl.policy.stream import ExampleStream, FlatExamples
 from kernrl.signals import blocked_interrupts
 from kernrl.tasks.nano.graph_pairs import CHUNK, GraphPair, chunk_of_pairs
 from kernrl.training.pair_chunks import flat, made, pair_of
-from kernrl.training.sft_data import tasks_to_make
+from kernrl.training.sft_data import pairs_made, tasks_to_make
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class PairStream:
         self._held_out = max(10, tasks_to_make(config) // 100)
         with blocked_interrupts():  # the first chunks start the processes
             draws = range(min(VALIDATION_CHUNKS, self._held_out // 2) if ranks.leads else 0)
-            work = partial(chunk_of_pairs, seed=config.seed, split="validation", styles=config.styles)
+            work = partial(chunk_of_pairs, seed=config.seed, split="validation", **pairs_made(config))
             self._validation = [self._pool.submit(work, number) for number in draws]
             self._fill()
 
@@ -101,7 +101,7 @@ class PairStream:
         part.rename(self._folder)  # workers look for the folder
 
     def _fill(self) -> None:
-        work = partial(made, seed=self.config.seed, styles=self.config.styles, folder=self._folder)
+        work = partial(made, seed=self.config.seed, folder=self._folder, **pairs_made(self.config))
         while len(self._coming) < AHEAD * self._workers and self._chunks_left > 0:
             self._coming.append(self._pool.submit(work, self._number))
             self._number += self.ranks.size

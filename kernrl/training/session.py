@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,7 +14,7 @@ from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from kernrl.config import EvalConfig, ImproveConfig, ReinforceConfig
 from kernrl.config.heldout_checks import CheckedConfig
-from kernrl.config.training import PromptForm
+from kernrl.config.prompts import PromptForm
 from kernrl.console import Result, log, progress
 from kernrl.errors import RunError, UsageError
 from kernrl.policy.checkpoint import commit_checkpoint
@@ -24,6 +24,7 @@ from kernrl.policy.nano import END, USER, VOCAB_SIZE, form_of
 from kernrl.policy.pairs import PromptStyle
 from kernrl.policy.parallel import save_final, whole_weights
 from kernrl.policy.ranks import Ranks, open_ranks
+from kernrl.rollouts.best_known import BestKnown, verdicts_until
 from kernrl.rollouts.collect import Attempt, Collector, Verifier
 from kernrl.rollouts.engines.distributed_engine import DistributedEngine
 from kernrl.rollouts.engines.engine import Sampling
@@ -38,7 +39,7 @@ from kernrl.runs.steps_table import final_table
 from kernrl.runs.tracking import open_accelerator, start_tracker, track
 from kernrl.tasks.grammar.generate import generate_tasks
 from kernrl.tasks.loaders import load_tasks
-from kernrl.tasks.prompt import read_template
+from kernrl.tasks.prompt import GRAPH_STYLES, read_template
 from kernrl.tasks.rows import parse_columns
 from kernrl.tasks.task import Task
 from kernrl.training.confirm_samples import confirm_samples
@@ -71,6 +72,8 @@ class Session:
     gpu_hour_price: float | None
     activity: Activity
     watch: SamplingWatch
+    best_known: BestKnown = field(default_factory=BestKnown)
+    """Of `--reward best-known`: what rewards compare with. Only rank 0 collects, and so knows anything."""
     tracked: int = 0
     """The last step that the tracker knows from before a resume."""
 
@@ -100,6 +103,10 @@ class Session:
         """Run `work`, which may sample, on rank 0; every rank returns its result."""
         engine = self.collector.engine
         return engine.lead(work) if isinstance(engine, DistributedEngine) else work()
+
+    def know(self, attempts: Sequence[Attempt]) -> None:
+        """Compare the next steps' candidates with the fastest of these too; called on rank 0 when a step has its rewards."""
+        self.best_known.take(a.verdict for a in sorted(attempts, key=lambda a: a.order))
 
     def sample_writer(self, step: int) -> Callable[[Attempt], None]:
         """A function that appends an attempt of this step to `samples.jsonl`."""
@@ -169,7 +176,8 @@ def open_session(config: ImproveConfig, verifier: Verifier | None = None, turns:
         activity.phase(f"loading {config.model}, and its tasks")
         ranks = stack.enter_context(open_ranks(open_accelerator(config.report_to, config.output)))
         set_seed(config.seed)
-        reward_function = reward_of(config)
+        best_known = BestKnown(config.modelled_speed)
+        reward_function = reward_of(config, best_known)
         template = read_template(config.prompt_template) if config.prompt_template else ""
         ranks.lead(lambda: check_upload(config.push_to_hub))
         if config.load_in_4bit:
@@ -194,6 +202,8 @@ def open_session(config: ImproveConfig, verifier: Verifier | None = None, turns:
         ranks.lead(lambda: require_room(directory.path, policy.model, kept=kept, optimizer=optimizer, adapters=config.lora))
         done = int(checkpoint.name.removeprefix("step_")) if checkpoint else 0
         tracked = ranks.lead(lambda: directory.forget_after(done)) if config.resume else 0
+        if config.reward == "best-known":
+            best_known.take(verdicts_until(done, read_lines(directory.path / "samples.jsonl")))
         start_tracker(ranks.accelerator, config)
         style = prompt_style(policy.tokenizer, config.prompt)
         tasks = ranks.lead(lambda: askable(tasks, style))
@@ -220,7 +230,9 @@ def open_session(config: ImproveConfig, verifier: Verifier | None = None, turns:
         shown.close()  # the stage shows the line from here on
         activity.follow(watch.line)
         price = config.gpu_hour_price
-        yield Session(ranks, directory, policy, tasks, collector, checkpoint, row_tokens, price, activity, watch, tracked)
+        yield Session(
+            ranks, directory, policy, tasks, collector, checkpoint, row_tokens, price, activity, watch, best_known, tracked
+        )
 
 
 def open_verifier(config: ImproveConfig) -> AbstractContextManager[Verifier]:
@@ -257,7 +269,8 @@ def prompt_style(tokenizer: PreTrainedTokenizerBase, asked: PromptForm | None = 
     nano = len(vocabulary) <= VOCAB_SIZE and USER in vocabulary and END in vocabulary
     if asked == "chat" or (asked is None and not nano):
         return "chat"
-    return "graph" if form_of(tokenizer) == "graph" else "nano"
+    form = form_of(tokenizer)
+    return form if form == "graph" or form == "graph-fast" else "nano"
 
 
 def askable(tasks: list[Task], style: PromptStyle) -> list[Task]:
@@ -268,7 +281,7 @@ def askable(tasks: list[Task], style: PromptStyle) -> list[Task]:
     Raises:
         UsageError: There is none.
     """
-    if style != "graph":
+    if style not in GRAPH_STYLES:
         return tasks
     from kernrl.tasks.nano.form import unasked
 
@@ -302,8 +315,12 @@ def end_tokens(tokenizer: PreTrainedTokenizerBase, settings: GenerationConfig | 
     return tuple(sorted({i for i in ids if i is not None}))
 
 
-def reward_of(config: ImproveConfig) -> Callable[[Verdict], Reward | None]:
-    """The configured reward, as a function of a verdict alone. Raises UsageError for one that cannot be imported."""
+def reward_of(config: ImproveConfig, best_known: BestKnown | None = None) -> Callable[[Verdict], Reward | None]:
+    """The configured reward, as a function of a verdict, and under `best-known` of what `best_known` has by then.
+
+    Raises:
+        UsageError: it cannot be imported.
+    """
     if is_import_path(config.reward):
         return own_reward(config.reward)
     preset: Any = config.reward
@@ -316,6 +333,7 @@ def reward_of(config: ImproveConfig) -> Callable[[Verdict], Reward | None]:
             cap_x=config.speed_cap,
             authored_share=config.authored_share,
             modelled=config.modelled_speed,
+            known=best_known,
         )
 
     return worth

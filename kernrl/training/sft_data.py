@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from kernrl.config import SftConfig
 from kernrl.console import log
@@ -14,12 +14,14 @@ from kernrl.policy.pairs import PAIR_FIELDS, Pair, PromptStyle, UnusableRow, has
 from kernrl.service.client import gpu_judged_on
 from kernrl.tasks.grammar.generate import PRECISION, generate_tasks
 from kernrl.tasks.loaders import Row, load_tasks, read_rows
-from kernrl.tasks.prompt import read_template
+from kernrl.tasks.prompt import PRECISIONS, read_template
 from kernrl.tasks.rows import COLUMNS, BadRow, parse_columns
 from kernrl.tasks.task import Task
 from kernrl.tasks.worker_pool import worker_pool
 from kernrl.training.lint_tasks import sound_tasks
 from kernrl.training.session import askable
+from kernrl.verifier.base.devices import device_for
+from kernrl.verifier.task_facts import DEFAULT_GPU
 
 T = TypeVar("T")
 
@@ -120,6 +122,15 @@ def streamed(config: SftConfig) -> bool:
     return bool(config.time_limit_s) and new_form(config) == "graph" and config.data == "generated"
 
 
+def pairs_made(config: SftConfig) -> dict[str, Any]:
+    """Which pairs are made of a Graph, as `graph_pairs` takes it. The same on every machine: an order of styles hardly depends
+    on the GPU."""
+    device = device_for(DEFAULT_GPU)
+    assert device
+    rates = {precision: device.rates(precision) for precision in PRECISIONS}
+    return {"styles": config.styles, "choice": config.style_choice or "uniform", "rates": rates}
+
+
 def tasks_to_make(config: SftConfig) -> int:
     """Generated tasks to learn from, at most."""
     return config.count or (ENDLESS if streamed(config) else USUAL_TASKS)
@@ -135,7 +146,8 @@ def _generated_graphs(config: SftConfig, split: str) -> Iterator[Pair]:
     """Pairs of random Graphs, whose compositions are of this split alone."""
     from kernrl.tasks.nano.graph_pairs import generate_pairs
 
-    for pair in generate_pairs(count=_counts(config, split), seed=config.seed, split=split, workers=_workers(config)):
+    how: dict[str, Any] = {"seed": config.seed, "split": split, "workers": _workers(config), **pairs_made(config)}
+    for pair in generate_pairs(count=_counts(config, split), **how):
         yield Pair([{"role": "user", "content": pair.prompt}], pair.reply)
 
 

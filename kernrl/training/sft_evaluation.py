@@ -31,6 +31,7 @@ TEMPERATURE = 0.8
 REPLIES: dict[PromptStyle, dict[str, Any]] = {
     "nano": {"max_tokens": 1024, "sampling_batch": 512},
     "graph": {"max_tokens": 2048, "sampling_batch": 512},
+    "graph-fast": {"max_tokens": 2048, "sampling_batch": 512},
     "chat": {"max_tokens": 4096, "sampling_batch": 128},
 }
 """Settings of sampling. In the tokens of a general tokenizer, solutions are many times as long as in nano's."""

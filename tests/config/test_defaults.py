@@ -108,6 +108,23 @@ def test_a_baseline_that_is_not_timed_is_refused(capsys: pytest.CaptureFixture[s
     assert run([*line, "--verifier.baseline", "eager,compile"]) == 0
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("reward", ["milestones", "best-known"])
+def test_a_reward_that_compares_with_compile_needs_it_timed(
+    command: str, reward: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = [command, "--model", "nano", "--output", str(tmp_path / "run"), "--reward", reward, "--dry-run"]
+    for more in ([], ["--resume"]):
+        assert run([*line, *more]) == 2
+        assert capsys.readouterr().err == (
+            f"kernrl: --reward {reward} compares with eager and compile, and compile is not timed: add --verifier.baseline "
+            "eager,compile, or choose another reward.\n"
+        )
+    assert run([*line, "--verifier.baseline", "compile"]) == 2
+    assert "and eager is not timed: add --verifier.baseline compile,eager" in capsys.readouterr().err
+    assert run([*line, "--verifier.baseline", "compile,eager"]) == 0
+
+
 # --- going on with a run ---------------------------------------------------------------------------------------------
 
 
@@ -135,6 +152,13 @@ def test_a_run_begun_under_other_defaults_goes_on_with_its_own(tmp_path: Path, c
     line = ["reinforce", "--model", "nano", "--output", str(run_folder), "--resume", "--dry-run"]
     assert run(line) == 0
     assert tomllib.loads(capsys.readouterr().out)["samples"] == 8
+
+
+def test_an_older_run_whose_reward_saw_eager_alone_goes_on(tmp_path: Path) -> None:
+    older = begun(tmp_path / "run", reinforce(output=tmp_path / "run"), reward="milestones")
+    found = reinforce(output=older, resume=True)
+    assert (found.reward, found.verifier.baseline) == ("milestones", ("eager",))
+    RunDirectory.open(older, found, resume=True)
 
 
 def test_settings_newer_than_the_run_are_as_they_were_for_every_model(tmp_path: Path) -> None:

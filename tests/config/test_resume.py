@@ -110,6 +110,19 @@ def test_an_older_training_on_generated_tasks_goes_on_under_fp32(tmp_path: Path,
     assert (new.verifier.precision, new.name_gpu) == (None, True)
 
 
+def test_an_older_best_of_n_goes_on_with_the_epsilon_that_it_had(tmp_path: Path) -> None:
+    folder = begun(tmp_path / "run", BestOfNConfig)
+    described = json.loads((folder / "config.json").read_text())
+    del described["config"]["adam_epsilon"]
+    (folder / "config.json").write_text(json.dumps(described))
+    again = {"output": folder, "resume": True}
+    resumed = load_config(BestOfNConfig, (), again)
+    assert resumed.adam_epsilon == 1e-8
+    RunDirectory.open(folder, resumed, resume=True)
+    with pytest.raises(UsageError, match="older than a setting: add --adam-epsilon 1e-08 to"):
+        RunDirectory.open(folder, load_config(BestOfNConfig, (), {**again, "adam_epsilon": 1e-2}), resume=True)
+
+
 @pytest.mark.parametrize("command", ["sft", "best-of-n", "reinforce", "reward-weighted"])
 def test_keep_says_confirm_samples_checkpoints(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     model = [] if command == "sft" else ["--model", "nano"]

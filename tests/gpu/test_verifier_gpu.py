@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
 from support import TESTS, suite
+from support.gpu_processes import gpu_processes
 
 from kernrl.config import VerifierConfig
 from kernrl.tasks.task import Task
@@ -124,19 +124,6 @@ def test_a_killed_gpu_process_is_replaced(verifier: HardenedVerifier) -> None:
     assert gpu.pid
     os.kill(gpu.pid, signal.SIGKILL)
     assert_nothing_lost(verifier)
-
-
-def gpu_processes(verifier: HardenedVerifier) -> list[int]:
-    """Replay and judge processes: children of the GPU process's fork server."""
-    gpu = verifier.evaluator.gpus[0]
-    assert isinstance(gpu, GpuClient)
-    assert gpu.pid
-    return [child for server in children(gpu.pid) for child in children(server)]
-
-
-def children(pid: int) -> list[int]:
-    stats = [path.read_text().rpartition(")") for path in Path("/proc").glob("[0-9]*/stat") if path.exists()]
-    return [int(name.split()[0]) for name, _, rest in stats if int(rest.split()[1]) == pid]
 
 
 def assert_nothing_lost(verifier: HardenedVerifier) -> None:

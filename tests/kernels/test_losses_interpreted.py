@@ -1,4 +1,4 @@
-"""The Triton kernels without a GPU: run by Triton's interpreter against float64, and compiled for two makers' GPUs."""
+"""The Triton kernels without a GPU: run by Triton's interpreter against float64, and compiled for the GPUs of two makers."""
 
 import itertools
 import os
@@ -73,8 +73,8 @@ TARGETS = {
     "sm_80": GPUTarget("cuda", 80, 32), "sm_89": GPUTarget("cuda", 89, 32), "sm_90": HOPPER,
     "sm_100": GPUTarget("cuda", 100, 32), "gfx942": GPUTarget("hip", "gfx942", 64),
 }  # fmt: skip
-COMPILED_FOR = TARGETS if EXHAUSTIVE else ("sm_80", "gfx942")
-"""By day the oldest of NVIDIA's and the other maker's; what runs on sm_90 is compiled for it below."""
+COMPILED_FOR = ("sm_80", "sm_89", "sm_100", "gfx942")
+"""What runs on sm_90 is compiled for it below."""
 PER_TOKEN = ("weight_ptr", "rho_ptr")
 LOSS = {"LOSS": 0, "KL": 3, "CORRECTION": 0, "ENTROPY_GRADIENT": False}
 TOKENS = {
@@ -89,35 +89,52 @@ TOKENS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("target", "aligned"),
-    itertools.product(COMPILED_FOR, (True, False)) if EXHAUSTIVE else [("sm_80", False), ("gfx942", True)],
+    ("target", "aligned", "logits"),
+    itertools.product(COMPILED_FOR, (True, False), ("*bf16", "*fp32"))
+    if EXHAUSTIVE
+    else [("sm_80", False, "*bf16"), ("sm_89", True, "*fp32"), ("sm_100", False, "*fp32"), ("gfx942", True, "*bf16")],
 )
-def test_the_portable_kernels_compile_for_other_gpus(target, aligned):
+def test_the_portable_kernels_compile_for_other_gpus(target, aligned, logits):
+    """By day every kernel for every target, its four forms by turns."""
     gpu, row = TARGETS[target], {"ALIGNED": aligned}
     kernels = [
-        compile_for(gpu, vocab_kernels._loss_kernel, 16, BLOCK=4096, **LOSS, **row),
-        compile_for(gpu, vocab_kernels._loss_kernel, 16, logits="*fp32", BLOCK=4096, **LOSS, **row),
-        compile_for(gpu, vocab_kernels._stats_kernel, 8, BLOCK=2048, **row),
-        compile_for(gpu, vocab_kernels._gradient_kernel, 8, BLOCK=4096, ENTROPY_GRADIENT=True, **row),
-        compile_for(gpu, ratio._forward_kernel, 8, BLOCK=2048, POLICY_ALIGNED=aligned, REF_ALIGNED=aligned),
-        compile_for(gpu, ratio._backward_kernel, 8, BLOCK=4096, **row),
+        compile_for(gpu, vocab_kernels._loss_kernel, 16, logits=logits, BLOCK=4096, **LOSS, **row),
+        compile_for(gpu, vocab_kernels._stats_kernel, 8, logits=logits, BLOCK=2048, **row),
+        compile_for(gpu, vocab_kernels._gradient_kernel, 8, logits=logits, BLOCK=4096, ENTROPY_GRADIENT=True, **row),
+        compile_for(gpu, ratio._forward_kernel, 8, logits=logits, BLOCK=2048, POLICY_ALIGNED=aligned, REF_ALIGNED=aligned),
+        compile_for(gpu, ratio._backward_kernel, 8, logits=logits, BLOCK=4096, **row),
     ]
     assert all(kernel.asm["hsaco" if target == "gfx942" else "cubin"] for kernel in kernels)
 
 
+TOKEN_FORMS = {
+    0: {"KL": 2, "CORRECTION": 3, "missing": ("weight_ptr", "rho_ptr")},
+    4: {"KL": 3, "CORRECTION": 0, "missing": PER_TOKEN},
+    5: {"KL": 3, "CORRECTION": 0, "missing": PER_TOKEN},
+}
+"""By the loss: the first clips, the others have branches of their own."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("target", "loss"),
+    itertools.product(COMPILED_FOR, TOKEN_FORMS)
+    if EXHAUSTIVE
+    else [("sm_80", 0), ("sm_89", 4), ("sm_100", 5), *(("gfx942", loss) for loss in TOKEN_FORMS)],
+)
+def test_the_kernel_over_tokens_compiles_for_other_gpus(target, loss):
+    """By day one loss for each of NVIDIA's, whose compilers share all but the last step, and each for the other maker's."""
+    every = {**TOKENS, "SEQUENCE_RATIO": True, "BY_LENGTH": True, "OWN_COUNT": True, "BY_SEQUENCE": True}
+    warps = 8 if loss == 0 else 4
+    kernel = compile_for(TARGETS[target], token_kernel._tokens_kernel, warps, LOSS=loss, **TOKEN_FORMS[loss], **every)
+    assert kernel.asm["hsaco" if target == "gfx942" else "cubin"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("target", COMPILED_FOR)
-def test_the_kernels_over_tokens_compile_for_other_gpus(target):
+def test_the_kernels_beside_it_compile_for_other_gpus(target):
     gpu = TARGETS[target]
-    every = {**TOKENS, "SEQUENCE_RATIO": True, "BY_LENGTH": True, "OWN_COUNT": True, "BY_SEQUENCE": True}
     kernels = [
-        compile_for(
-            gpu, token_kernel._tokens_kernel, 8, LOSS=0, KL=2, CORRECTION=3, missing=("weight_ptr", "rho_ptr"), **every
-        ),
-        *(
-            compile_for(gpu, token_kernel._tokens_kernel, 4, LOSS=loss, KL=3, CORRECTION=0, missing=PER_TOKEN, **every)
-            for loss in (4, 5)
-        ),
         compile_for(gpu, shares._count_kernel, 8, BLOCK=4096),
         compile_for(gpu, shares._shares_kernel, 8, BLOCK=1024, TRUNCATE=True),
         compile_for(gpu, scale._scale_kernel, 8, BLOCK=scale.BLOCK),

@@ -67,5 +67,8 @@ def test_what_is_not_there_is_one_sentence(module: str, name: str, said: str) ->
 
 def test_the_flag_takes_presets_and_paths_alone(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["best-of-n", "--model", "nano", "--output", "o", "--reward", "fastest", "--dry-run"]) == 2
-    assert "--reward should be hierarchical, best-of-n, milestones, log-speed or an import path" in capsys.readouterr().err
+    assert (
+        "--reward should be hierarchical, best-of-n, milestones, log-speed, best-known or an import path"
+        in capsys.readouterr().err
+    )
     assert cli.run(["best-of-n", "--model", "nano", "--output", "o", "--reward", "my.rewards:fn", "--dry-run"]) == 0

@@ -1,13 +1,18 @@
 """The proof of the training methods: in which order candidates are judged, and what its table says of a run."""
 
+import argparse
+import contextlib
 import json
+import math
+from types import SimpleNamespace
 
 import prove_training  # pyright: ignore[reportMissingImports]
 import pytest
 from support.tiny import verdict_of
-from training_table import training_figures, write_table  # pyright: ignore[reportMissingImports]
+from training_table import ranges, seconds_text, training_figures, write_table  # pyright: ignore[reportMissingImports]
 
 from kernrl.rollouts.collect import candidate_key
+from kernrl.runs.run_directory import RunDirectory
 from kernrl.tasks.loaders import load_tasks
 from kernrl.verifier.base.verdict import Status
 
@@ -53,10 +58,100 @@ def step(attempts, seconds, **more):
 def test_the_phases_of_a_step_share_its_time(tmp_path):
     seconds = {"generate": 2.0, "verify": 6.0, "update": 1.0, "step": 10.0}
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "train.json").write_text(json.dumps({"steps": [step(40, seconds)]}))
+    (tmp_path / "run" / "train.json").write_text(json.dumps({"steps": [step(40, seconds)], "settings": {}}))
     figures = training_figures(tmp_path, ["run"])
     assert figures["share_of_time"] == pytest.approx({"generate": 0.2, "verify": 0.6, "update": 0.1, "rest": 0.1})
     assert (figures["attempts_per_s"], figures["distinct_per_s"]) == (4.0, 3.0)
+
+
+def test_the_time_that_a_run_took_stands_beside_the_time_that_it_was_given(tmp_path):
+    for name, limit, spent in (("a", 60, (40.0, 23.0)), ("b", 60, (61.0,)), ("c", None, (8.0,))):
+        (tmp_path / name).mkdir()
+        facts = {"steps": [step(1, {"step": s}) for s in spent], "settings": {"time_limit_s": limit}}
+        (tmp_path / name / "train.json").write_text(json.dumps(facts))
+    texts = [seconds_text(training_figures(tmp_path, names)) for names in (["a"], ["b"], ["a", "b"], ["c"])]
+    assert texts == ["63 of 60", "61 of 60", "62 of 60", "8"]
+    assert seconds_text({}) == ""
+
+
+def test_the_methods_are_given_the_same_time(tmp_path, monkeypatch):
+    asked = {}
+    for stage in (prove_training.best_of_n, prove_training.reward_weighted, prove_training.reinforce):
+        name = stage.__name__.rpartition(".")[2]
+        monkeypatch.setattr(stage, "run", lambda config, verifier, name=name: asked.update({name: config}))
+    args = argparse.Namespace(
+        model=tmp_path / "nano", out=tmp_path, workers=1, precision="tf32", tasks_per_step=None, short_steps=3
+    )
+    for name in ("best-of-n", "reward-weighted", "reinforce-1"):
+        settings = prove_training.train_one(name, args, 77.0, None, tmp_path / name)
+        assert settings["time_limit_s"] == 77.0
+    assert {name: config.time_limit_s for name, config in asked.items()} == dict.fromkeys(asked, 77.0)
+    assert len(asked) == 3
+    # nothing else ends them
+    assert (asked["best_of_n"].rounds, asked["reward_weighted"].limit, asked["reinforce"].steps) == (10_000, None, 10_000)
+    # a run that is gone on with has the time of both
+    folder = tmp_path / "reinforce-0"
+    RunDirectory.open(folder, asked["reinforce"].model_copy(update={"output": folder}), resume=False).log(
+        step=1, seconds={"step": 50.0}
+    )
+    assert prove_training.train_one("reinforce-long", args, 20.0, None, folder)["time_limit_s"] == 70.0
+    even = prove_training.train_one("best-of-n-even", args, 77.0, None, tmp_path / "even")
+    assert (even["adam_epsilon"], even["learning_rate"], even["time_limit_s"]) == (1e-2, 2e-3, 77.0)
+    assert asked["best_of_n"].rounds == 10_000
+    # choices take the same steps
+    choice = prove_training.train_one("group-scaled", args, 77.0, None, tmp_path / "choice")
+    assert (choice["time_limit_s"], choice["steps"], choice["advantage"]) == (None, 3, "group")
+    # a reward that compares with compile has it timed, and no other run pays for that
+    timed = {name: prove_training.baselines_of(name) for name in prove_training.RUNS}
+    both = {name for name, baselines in timed.items() if baselines == ("eager", "compile")}
+    assert both == {"reward-milestones", "few-tasks-best-known"}
+    assert {timed[name] for name in set(timed) - both} == {("eager",)}
+    for name in prove_training.CHOICES:
+        settings = prove_training.train_one(name, args, 77.0, None, tmp_path / name)
+        assert tuple(settings["verifier"]["baseline"]) == timed[name]
+
+
+def test_compile_is_timed_for_the_runs_alone_that_compare_with_it(tmp_path, monkeypatch):
+    opened, trained = [], []
+
+    def verifier_of(config):
+        opened.append(config.baseline)
+        return contextlib.nullcontext(SimpleNamespace(evaluator=SimpleNamespace(start=lambda: None), baseline=config.baseline))
+
+    def train_one(name, args, seconds, verifier, folder):
+        trained.append((name, seconds, verifier.baseline))
+        return {}
+
+    monkeypatch.setattr(prove_training, "HardenedVerifier", verifier_of)
+    monkeypatch.setattr(prove_training, "make_tasks", lambda args: None)
+    monkeypatch.setattr(prove_training, "train_one", train_one)
+    monkeypatch.setattr(prove_training, "answer", lambda model, verifier, args: [{"text": "x"}])
+    runs = ["start", "reward-milestones", "best-of-n", "few-tasks-best-known", "reinforce-0", "reinforce-long"]
+    given = {"precision": "tf32", "cache_dir": None, "commit": None, "keep": None, "model": tmp_path / "nano"}
+    args = argparse.Namespace(out=tmp_path / "proof", runs=runs, seconds=60.0, long_seconds=300.0, budget_s=math.inf, **given)
+    prove_training.train(args)
+    assert opened == [("eager",), ("eager", "compile")]
+    assert trained == [
+        ("best-of-n", 60.0, ("eager",)),
+        ("reinforce-0", 60.0, ("eager",)),
+        ("reinforce-long", 300.0, ("eager",)),
+        ("reward-milestones", 60.0, ("eager", "compile")),
+        ("few-tasks-best-known", 60.0, ("eager", "compile")),
+    ]
+    assert all((tmp_path / "proof" / name / "replies.jsonl").exists() for name in runs)
+    # a method gets its whole time or none
+    trained.clear()
+    args.out, args.budget_s = tmp_path / "another", 59.0
+    prove_training.train(args)
+    assert trained == []
+
+
+def test_steps_are_named_in_ranges():
+    assert [ranges(steps) for steps in ([4], [1, 3, 4, 5, 9, 10], [2, 3])] == [
+        "step 4",
+        "steps 1, 3 to 5, 9 to 10",
+        "steps 2 to 3",
+    ]
 
 
 @pytest.mark.slow
@@ -76,7 +171,10 @@ def test_the_table_compares_each_run_with_the_start(tmp_path, capsys):
                 rows.append({"task": task.id, "member": member, "tokens": 9, "finish": "stop", "text": text})
         (tmp_path / name / "replies.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         about = {"versions": {"torch": "1", "triton": "2"}, "gpu": "G", "commit": "c", "started": "2026-11-22T01:02:03+0000"}
-        facts = {"steps": [step(16, {"step": 4.0}, reward=1.0)], "settings": {"seed": len(name)}, **about}
+        alarms = [[], ["76% of the attempts repeat another's source"], ["90% of the attempts repeat another's source", "x"]]
+        raised = alarms if name == "reinforce-0" else [[]]
+        steps = [step(16, {"step": 4.0}, reward=1.0) | {"step": n, "alarms": a} for n, a in enumerate(raised, start=1)]
+        facts = {"steps": steps, "settings": {"seed": len(name)}, **about}
         (tmp_path / name / "train.json").write_text(json.dumps(facts))
     judged = ({"task": task, "key": key, "verdict": verdict} for (task, key), verdict in verdicts.items())
     (tmp_path / "verdicts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in judged))
@@ -92,4 +190,8 @@ def test_the_table_compares_each_run_with_the_start(tmp_path, capsys):
     assert rows["fastest of all"]["change"]["speed_ratio_x"]["value"] == pytest.approx(1.5)
     assert rows["reinforce-0"]["best_geomean_x"]["eager"]["value"] == pytest.approx(1.5)
     assert rows["reinforce-0"]["distinct_a_task"] == 2
+    assert [step["alarms"] for step in record["curves"]["reinforce-0"]] == alarms
+    said = (tmp_path / "table.md").read_text().splitlines()
+    assert "- reinforce-0: 76% of the attempts repeat another's source (steps 2 to 3); x (step 3)" in said
+    assert "- reinforce-1: none" in said
     assert (tmp_path / "table.md").read_text() in capsys.readouterr().out

@@ -6,13 +6,14 @@ import json
 import os
 import signal
 import socket
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support import unstated
 from support.synthetic_run import make_eval_run
-from support.tiny import FakeVerifier, tiny_tasks, verdict_of
+from support.tiny import FakeVerifier, ScriptedEngine, tiny_policy, tiny_tasks, verdict_of
 
 from kernrl import cli
 from kernrl.config import EvalConfig
@@ -20,8 +21,12 @@ from kernrl.errors import UsageError
 from kernrl.reports.page import lead
 from kernrl.reports.run_charts import wall_seconds
 from kernrl.reports.run_files import read_run
+from kernrl.rollouts.collect import Collector
+from kernrl.rollouts.engines.engine import Sampling
+from kernrl.runs.activity import Activity
 from kernrl.stages.evaluate import Limit, below, parse_limit
 from kernrl.tasks.rows import write_tasks
+from kernrl.tasks.task import Task
 from kernrl.training import evaluation
 from kernrl.verifier.base.verdict import Stage, Status, Verdict
 
@@ -92,6 +97,78 @@ def test_a_model_is_asked(tmp_path: Path, tasks: Path, model: Path, verifier: Fa
     assert len({r["text"] for r in rows}) > 3
     assert results(output)["pass@3"]["value"] is not None
     assert read_run(output).metrics[0]["seconds"]["generate"] > 0
+
+
+class Watched(FakeVerifier):
+    """Each verdict takes ten seconds of a clock that only it moves; notes the line of progress before the next."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch):
+        super().__init__(judge)
+        self.lines: list[str] = []
+        self.now, self._activity = 100.0, Activity()
+        monkeypatch.setattr(evaluation, "open_verifier", lambda config: self)
+        monkeypatch.setattr("kernrl.runs.activity.time.perf_counter", lambda: self.now)
+        monkeypatch.setattr(evaluation, "Activity", self._opened)
+
+    def _opened(self, folder: Path) -> Activity:
+        self._activity = Activity(folder)
+        return self._activity
+
+    def doing(self) -> str:
+        return f"timing {self.asked[-1][0]}" if self.asked else ""
+
+    def verify_many(self, pairs: Iterable[tuple[Task, str]]) -> Iterator[tuple[int, Verdict]]:
+        for one in super().verify_many(pairs):
+            self.lines.append(self._activity.line())
+            self.now += 10.0
+            yield one
+        self.lines.append(self._activity.line())
+
+
+def test_the_line_says_tasks_verdicts_what_the_gpu_does_and_time_left(
+    tmp_path: Path, tasks: Path, candidates: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched = Watched(monkeypatch)
+    evaluated("--tasks", tasks, "--from-run", candidates, "--output", tmp_path / "out")
+    assert watched.lines == [
+        "0 of 3 tasks, 0 of 4 verdicts, GPU: timing task-0",
+        "1 of 3 tasks, 1 of 4 verdicts, GPU: timing task-1, about 30 s left",
+        "1 of 3 tasks, 2 of 4 verdicts, GPU: timing task-1, about 20 s left",
+        "2 of 3 tasks, 3 of 4 verdicts, GPU: timing task-2, about 10 s left",
+        "3 of 3 tasks, 4 of 4 verdicts, GPU: timing task-2",
+    ]
+
+
+def test_with_a_model_the_line_says_that_of_all_rounds_and_what_is_sampled_in_this_one(
+    tmp_path: Path, tasks: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched = Watched(monkeypatch)
+    policy = tiny_policy()
+
+    def reply(prompt: int, sample: int, call: int) -> str:
+        watched.now += 1.0
+        return f"fast {call} {prompt} {sample}"
+
+    engine = ScriptedEngine(policy.tokenizer, reply)
+    tokens = [len(policy.tokenizer.encode(f"fast 1 {n} 0")) + 1 for n in range(2)]
+    collector = Collector(engine, policy.tokenizer, watched, lambda verdict: None, Sampling(1, 32, 1.0))
+    monkeypatch.setattr(evaluation, "open_model", lambda config, verifier: (engine, collector))
+    monkeypatch.setattr(evaluation, "require_model", lambda config: None)
+    monkeypatch.setattr(evaluation, "ROUND_TASKS", 2)
+    evaluated("--tasks", tasks, "--model", "scripted", "--samples", 1, "--output", tmp_path / "out")
+    half, whole = f"{tokens[0]} tokens", f"{sum(tokens)} tokens"
+    rounds = {"first": watched.lines[:3], "second": watched.lines[3:]}
+    assert rounds == {
+        "first": [
+            f"0 of 3 tasks, 0 of 3 verdicts, 1 of 2 replies, {half}, {tokens[0]} tokens/s, GPU: timing task-0",
+            f"1 of 3 tasks, 1 of 3 verdicts, 2 of 2 replies, {whole}, GPU: timing task-1, about 24 s left",
+            f"2 of 3 tasks, 2 of 3 verdicts, 2 of 2 replies, {whole}, GPU: timing task-1, about 11 s left",
+        ],
+        "second": [
+            f"2 of 3 tasks, 2 of 3 verdicts, 1 of 1 reply, {half}, GPU: timing task-2, about 12 s left",
+            f"3 of 3 tasks, 3 of 3 verdicts, 1 of 1 reply, {half}, GPU: timing task-2",
+        ],
+    }
 
 
 @pytest.mark.slow

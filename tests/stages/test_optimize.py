@@ -186,6 +186,52 @@ def test_what_was_judged_against_another_module_does_not_count(
     assert verifier.asked[before] in verifier.asked[:before]  # the fastest of before are judged anew
 
 
+SUMMED = """
+import torch
+B, K, N = 4096, 1024, 4096
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.l = torch.nn.Linear(K, N)
+    def forward(self, x):
+        return torch.relu(self.l(x).sum(1))
+def get_inputs(): return [torch.randn(B, K)]
+def get_init_inputs(): return []
+"""
+
+
+@pytest.mark.slow
+def test_without_algebra_nothing_that_does_fewer_operations_is_tried_nor_after_a_resume(
+    verifier: type[Verifier], module: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fewer(folder: str) -> list[str]:
+        rows = [json.loads(line) for line in Path(folder, "candidates.jsonl").read_text().splitlines()]
+        assert rows
+        return [row["name"] for row in rows if "algebra" in row["name"].split("-")]
+
+    Path("summed.py").write_text(SUMMED)
+    assert run("summed.py", "--output", "all") == 0
+    assert fewer("all")
+    verifier.mode = "interrupt"
+    verifier.asked.clear()
+    assert run("summed.py", "--output", "out", "--no-algebra") == 130
+    verifier.mode = "faster"
+    assert run("summed.py", "--output", "out", "--resume") == 0
+    assert len(verifier.asked) > 3
+    assert not fewer("out")
+    for folder, flag, begun in (("out", "--algebra", "--no-algebra"), ("all", "--no-algebra", "--algebra")):
+        assert run("summed.py", "--output", folder, "--resume", flag) == 2
+        assert f"has {begun}, not {flag}" in capsys.readouterr().err
+    asked = len(verifier.asked)
+    described = json.loads(Path("all/config.json").read_text())
+    del described["config"]["algebra"]  # a run that is older than the switch tried all
+    Path("all/config.json").write_text(json.dumps(described))
+    assert run("summed.py", "--output", "all", "--resume", "--no-algebra") == 2
+    assert "add --algebra to go on as it began" in capsys.readouterr().err
+    assert run("summed.py", "--output", "all", "--resume") == 0
+    assert len(verifier.asked) == asked
+
+
 @pytest.mark.slow
 def test_another_version_or_device_judges_anew_and_the_same_one_does_not(verifier: type[Verifier], module: Path) -> None:
     assert run("my_module.py", "--output", "out") == 0

@@ -202,6 +202,50 @@ def test_a_kill_loses_at_most_the_step_in_flight(model, tasks, tmp_path, monkeyp
     assert not verified & set(verifier.asked[asked_before:])
 
 
+@pytest.mark.slow
+def test_what_is_best_known_is_known_again_after_a_kill(model, tasks, tmp_path, monkeypatch, verifier):
+    def judge_against_both(text):
+        speedup = judge(text).speedup()
+        assert speedup
+        return verdict_of(text, speedup_x=speedup.value, compile_x=speedup.value)
+
+    monkeypatch.setattr(verifier, "judge", judge_against_both)
+    options = ("--reward", "best-known", "--verifier.baseline", "eager,compile", "--save-every", "2", "--speed-cap", "10")
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert run(arguments(model, tasks, whole, *options, steps=5)) == 0
+
+    # by hand: all tasks of the toy verifier have one name; intervals are ± 1 %, without noise
+    best, steps = 1.0, {}
+    for row in sorted(read_lines(whole / "samples.jsonl"), key=lambda r: (r["step"], r["group"], r["member"])):
+        steps.setdefault(row["step"], []).append(row)
+    for rows in steps.values():
+        speeds = [row["verdict"]["speedup_x"]["value"] for row in rows]
+        for row, x in zip(rows, speeds, strict=True):
+            clear = best == 1.0 or max(x / best, best / x) > 1.01 / 0.99
+            assert row["reward_parts"]["speed_x"] == pytest.approx(x / best if clear else 1.0)
+        for x in speeds:
+            best = x if x > (best * 1.01 / 0.99 if best > 1 else 1.0) else best
+    assert best > 1.0
+
+    real, calls = reinforce.training_examples, []
+
+    def kill_the_fourth(*args):
+        calls.append(1)
+        if len(calls) == 4:
+            raise Killed
+        return real(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(reinforce, "training_examples", kill_the_fourth)
+        with pytest.raises(Killed):
+            run(arguments(model, tasks, killed, *options, steps=5))
+    assert not (killed / "step_3").exists()  # steps 3 and 4 are taken again, and their samples are there
+    assert run(arguments(model, tasks, killed, *options, "--resume", steps=5)) == 0
+    assert metrics(killed) == metrics(whole)
+    first, again = ({r["id"]: r["reward"] for r in read_lines(f / "samples.jsonl")} for f in (whole, killed))
+    assert again == first
+
+
 CHILD = """
 import os, signal, sys, threading, time
 from pathlib import Path

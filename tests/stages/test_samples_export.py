@@ -57,7 +57,7 @@ def test_a_file_s_sha256_is_the_verdict_s(tmp_path):
 
 def test_what_nano_replies_is_saved_as_the_file_that_was_judged(tmp_path):
     task = load_tasks("heldout").tasks[0]
-    source = candidate(task, replies(task)[0])
+    source = candidate(task, replies(task, "fp32")[0])
     judged = parse_reply(source)
     assert isinstance(judged, Candidate)
     write_lines(tmp_path / "run" / "samples.jsonl", [row(verdict_of(source, speedup_x=2.0)) | {"text": source}])

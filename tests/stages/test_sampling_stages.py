@@ -1,11 +1,14 @@
 """best-of-n, reward-weighted and the sample browser, on a toy reward."""
 
 import json
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from support.synthetic_run import make_eval_run
 from support.tiny import FakeVerifier, tiny_tasks, verdict_of
+from support.toy_runs import weights
 from transformers import AutoModelForCausalLM
 
 from kernrl.cli import run
@@ -13,9 +16,10 @@ from kernrl.config import RewardWeightedConfig
 from kernrl.policy.examples import tokenize_pairs
 from kernrl.policy.load import load_tokenizer
 from kernrl.policy.pairs import row_pair
+from kernrl.rollouts.collect import Collected
 from kernrl.rollouts.reward import reward
 from kernrl.runs.run_directory import read_lines
-from kernrl.stages import best_of_n
+from kernrl.stages import best_of_n, reward_weighted
 from kernrl.stages.reward_weighted import weights_of
 from kernrl.tasks.rows import write_tasks
 from kernrl.training import session
@@ -103,6 +107,43 @@ def test_a_killed_round_is_made_up_without_verifying_again(model, tasks, tmp_pat
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("epsilon", ["1e-8", "1"])
+def test_an_epsilon_far_above_gradients_makes_steps_as_long_as_they_are(model, tasks, tmp_path, epsilon):
+    output = tmp_path / "run"
+    one = ("--tasks-per-round", "4", "--epochs", "0.01", "--max-grad-norm", "0.001", "--adam-epsilon", epsilon)
+    assert run(arguments("best-of-n", model, tasks, output, *one)) == 0
+    assert lines(output)[0]["updates"] == 1
+    before, after = weights(model), weights(output / "step_1")
+    own = [name for name in before if name != "lm_head.weight"]  # which is the embedding's once more
+    moved = torch.cat([(after[name] - before[name]).flatten() for name in own]) / 0.01
+    if epsilon == "1":
+        assert float(moved.norm()) == pytest.approx(0.001, rel=0.02)
+    else:
+        assert float(moved[moved != 0].abs().median()) == pytest.approx(1.0, abs=0.05)
+
+
+@pytest.mark.slow
+def test_a_round_is_compared_with_the_fastest_of_the_rounds_before(model, tasks, tmp_path, monkeypatch, verifier):
+    def against_both(text):
+        share = letters(text)
+        return verdict_of(text, speedup_x=(x := 0.1 + 2.9 * share), compile_x=x)
+
+    monkeypatch.setattr(verifier, "judge", against_both)
+    options = ("--reward", "best-known", "--verifier.baseline", "eager,compile", "--threshold", "0.1", "--tasks-per-round", "2")
+    whole, longer = tmp_path / "whole", tmp_path / "longer"
+    assert run(arguments("best-of-n", model, tasks, whole, *options, "--rounds", "2")) == 0
+    first, second = ([r for r in read_lines(whole / "samples.jsonl") if r["step"] == step] for step in (1, 2))
+    fastest = max(r["verdict"]["speedup_x"]["value"] for r in first)
+    assert max(r["reward_parts"]["speed_x"] for r in first) == fastest > 1
+    slow = min(second, key=lambda r: r["verdict"]["speedup_x"]["value"])
+    assert slow["reward_parts"]["speed_x"] == pytest.approx(slow["verdict"]["speedup_x"]["value"] / fastest, rel=0.03)
+    assert run(arguments("best-of-n", model, tasks, longer, *options, "--rounds", "1")) == 0
+    assert run(arguments("best-of-n", model, tasks, longer, *options, "--rounds", "2", "--resume")) == 0
+    rewards = [{r["id"]: r["reward"] for r in read_lines(output / "samples.jsonl")} for output in (whole, longer)]
+    assert rewards[0] == rewards[1]
+
+
+@pytest.mark.slow
 def test_where_nothing_was_kept_no_model_is_exported(model, tasks, tmp_path, capsys):
     output = tmp_path / "run"
     assert run(arguments("best-of-n", model, tasks, output, "--threshold", "9", "--tasks-per-round", "2")) == 1
@@ -163,6 +204,46 @@ def test_reward_weighted_raises_the_reward(model, tasks, tmp_path, weighting):
     assert lines(second)[0]["reward"] > lines(first)[0]["reward"] + 0.1
 
 
+def test_reward_weighted_asks_block_after_block_while_there_is_time(monkeypatch, tmp_path):
+    """By a clock of its own: the first block takes 8 s and each later one 4."""
+    now, asked = [100.0], []
+
+    def block(session, tasks, seed, step, *, first_group):
+        assert (seed, step) == ((3, 1, first_group), 1)
+        now[0] += 4.0 if asked else 8.0
+        asked.append([first_group, *tasks])
+        return Collected(list(tasks), {"generate": 1.0})
+
+    monkeypatch.setattr(reward_weighted, "BLOCK", 2)
+    monkeypatch.setattr(reward_weighted, "sample_and_judge", block)
+    monkeypatch.setattr(reward_weighted, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    bench: Any = SimpleNamespace(tasks=list("abcdefghi"))
+
+    def found(seconds):
+        asked.clear()
+        config = RewardWeightedConfig(model="m", output=tmp_path, seed=3, time_limit_s=seconds)
+        return reward_weighted.sample_in_time(bench, config)
+
+    assert found(1e-9).attempts == ["a", "b"]  # there is always something to learn from
+    # 16 s are for sampling: after 8, 12 and 16 s; a fourth block would end at 20 s, and most of it be late
+    assert found(20).attempts == list("abcdef")
+    assert asked == [[0, "a", "b"], [2, "c", "d"], [4, "e", "f"]]
+    # at 12 s: half of a third block is in time where 14.1 s are for sampling, and not where 13.9 are
+    assert found(14.1 / 0.8).attempts == list("abcdef")
+    assert found(13.9 / 0.8).attempts == list("abcd")
+    everything = found(1000)
+    assert everything.attempts == bench.tasks
+    assert everything.seconds == {"generate": 5.0}
+
+
+@pytest.mark.slow
+def test_reward_weighted_learns_from_what_there_was_time_for(model, tasks, tmp_path, monkeypatch):
+    monkeypatch.setattr(reward_weighted, "BLOCK", 3)
+    assert run(arguments("reward-weighted", model, tasks, tmp_path / "run", "--time-limit-s", "1e-9")) == 0
+    assert lines(tmp_path / "run")[0]["attempts"] == 48
+    assert (tmp_path / "run" / "model").exists()
+
+
 def test_weights_of_a_group(model, tasks, tmp_path):
     class Bench:
         def fits(self, attempt):
@@ -172,16 +253,16 @@ def test_weights_of_a_group(model, tasks, tmp_path):
         def __init__(self, verdict):
             self.reward = reward(verdict, "best-of-n")
 
-    def weights(**settings):
+    def found(**settings):
         config = RewardWeightedConfig(output=tmp_path, model="m", **settings)
         return [weight for _, weight in weights_of(Bench(), group, config)]  # pyright: ignore
 
     group = [Attempt(verdict_of("", speedup_x=x)) for x in (1.0, 2.0)]
     group += [Attempt(verdict_of("", Status.WRONG)), Attempt(verdict_of("", Status.INFRA_ERROR))]
-    assert weights() == pytest.approx([1.3, 1.6])
-    assert weights(weighting="exp", weight_temperature=0.3) == pytest.approx([0.36788, 1.0, 0.0048], rel=0.01)
+    assert found() == pytest.approx([1.3, 1.6])
+    assert found(weighting="exp", weight_temperature=0.3) == pytest.approx([0.36788, 1.0, 0.0048], rel=0.01)
     group = [Attempt(verdict_of("", Status.WRONG))]
-    assert weights(weighting="exp") == []
+    assert found(weighting="exp") == []
 
 
 def test_a_model_that_gets_nothing_right_is_told_what_to_do(model, tasks, tmp_path, verifier, capsys):

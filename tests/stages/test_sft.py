@@ -26,6 +26,7 @@ from kernrl.runs.model_card import model_card
 from kernrl.runs.run_directory import read_lines
 from kernrl.stages import sft
 from kernrl.training import evaluation, sft_evaluation
+from kernrl.training.session import prompt_style
 from kernrl.verifier.base.verdict import Status
 
 
@@ -336,6 +337,10 @@ def test_pairs_are_made_while_training_until_the_time_is_over(tmp_path, monkeypa
     results = json.loads((tmp_path / "run" / "results.json").read_text())
     assert 50 < results["pairs"] <= 128
     assert nano.form_of(load_tokenizer(str(tmp_path / "run" / "model"))) == "graph"
-    # it goes on from a checkpoint's weights as any other model does
+    # it goes on from a checkpoint's weights as any other model does, and learns to be asked for what is fast
     assert run([*command[:-6], "--output", str(tmp_path / "more"), *rows[:4], "--model", str(tmp_path / "run" / "model"),
-                "--steps", "1", "--count", "20", "--workers", "1"]) == 0  # fmt: skip
+                "--steps", "1", "--count", "20", "--workers", "1", "--style-choice", "tagged"]) == 0  # fmt: skip
+    taught = load_tokenizer(str(tmp_path / "more" / "model"))
+    assert prompt_style(taught) == nano.form_of(taught) == "graph-fast"
+    told = SftConfig(output=tmp_path, model=str(tmp_path / "more" / "model"))
+    assert sft.check_model(told, None, Ranks(Accelerator(cpu=True))).style_choice == "tagged"

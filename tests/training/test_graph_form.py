@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Literal
 
 import pytest
 from support import ROOT
@@ -22,6 +24,7 @@ from kernrl.tasks.nano.form import ask, replies
 from kernrl.tasks.nano.suites import suite
 from kernrl.tasks.prompt import render_prompt
 from kernrl.tasks.task import Task
+from kernrl.training.evaluation import Progress, ask_or_refuse
 from kernrl.training.session import askable, prompt_style
 from kernrl.training.sft_data import read_pairs
 from kernrl.verifier.base.verdict import Status
@@ -39,14 +42,19 @@ def tasks() -> list[Task]:
     return list(suite("graph-heldout", tasks=2))
 
 
-def test_a_reply_is_judged_as_a_whole_file_and_a_malformed_one_is_not_judged(tasks: list[Task]) -> None:
+@pytest.mark.parametrize("style", ["graph", "graph-fast"])
+def test_a_reply_is_judged_as_a_whole_file_and_a_malformed_one_is_not_judged(
+    tasks: list[Task], style: Literal["graph", "graph-fast"]
+) -> None:
     tokenizer = tiny_policy().tokenizer
-    good = [replies(task)[0] for task in tasks]
+    good = [replies(task, "fp32")[0] for task in tasks]
     verifier = FakeVerifier(lambda text: verdict_of(text))
     engine = ScriptedEngine(tokenizer, lambda prompt, sample, call: (good[prompt], "def forward(")[sample])
-    collector = Collector(engine, tokenizer, verifier, reward, Sampling(2, 4096, 1.0), style="graph", precision="tf32")
+    collector = Collector(engine, tokenizer, verifier, reward, Sampling(2, 4096, 1.0), style=style, precision="tf32")
     attempts = collector.collect(tasks, (0, 1)).attempts
-    assert [ask(task, "tf32") in prompt for task, prompt in zip(tasks, engine.calls[0][0], strict=True)] == [True, True]
+    asked = [ask(task, "tf32", fast=style == "graph-fast") for task in tasks]
+    assert [text in prompt for text, prompt in zip(asked, engine.calls[0][0], strict=True)] == [True, True]
+    assert [" fast " in text for text in asked] == [style == "graph-fast"] * 2
     assert [a.verdict.status for a in attempts] == [Status.CORRECT, Status.NO_CODE] * 2
     assert len(verifier.asked) == 2
     for task, attempt in zip(tasks, attempts[::2], strict=True):
@@ -90,6 +98,16 @@ def test_tasks_without_a_graph_are_left_out_with_the_reason(tasks: list[Task], c
         askable([LSTM], "graph")
 
 
+def test_an_evaluation_counts_tasks_without_a_graph_as_judged(tasks: list[Task]) -> None:
+    rows: list[Any] = []
+    directory, collector = SimpleNamespace(add_sample=rows.append), SimpleNamespace(style="graph")
+    progress = Progress(task.id for task in (*tasks, LSTM) for _ in range(2))
+    asked = ask_or_refuse([*tasks, LSTM], collector, 2, {}, directory, progress)  # pyright: ignore[reportArgumentType]
+    assert asked == tasks
+    assert [row["verdict"]["status"] for row in rows] == ["no_code", "no_code"]
+    assert progress.line(FakeVerifier(verdict_of)).startswith("1 of 3 tasks, 2 of 6 verdicts")
+
+
 def test_generated_tasks_are_not_lifted_before_they_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     made = list(generate_tasks(level=2, count=3, seed=5, split="train", workers=1))
     monkeypatch.setattr("kernrl.tasks.nano.form.lift", lambda task: pytest.fail(f"{task.id} was lifted"))
@@ -111,7 +129,7 @@ def test_sft_makes_pairs_of_the_form() -> None:
 def test_pairs_of_given_tasks_are_written_from_their_graph(tasks: list[Task]) -> None:
     pairs = list(task_pairs(tasks[:1], "graph", "bf16"))
     assert {p.messages[0]["content"] for p in pairs} == {ask(tasks[0], "bf16")}
-    assert [p.completion for p in pairs] == replies(tasks[0])
+    assert [p.completion for p in pairs] == replies(tasks[0], "bf16")
 
 
 def test_facts_are_a_block_of_chat_prompts_that_can_be_left_out(tasks: list[Task]) -> None:

@@ -116,7 +116,7 @@ def test_a_graph_that_cannot_be_written_is_named(monkeypatch: pytest.MonkeyPatch
     def fails(*_: Any) -> str:
         raise KeyError("v4_sum")
 
-    monkeypatch.setattr("kernrl.tasks.nano.graph_pairs.write_reply", fails)
+    monkeypatch.setattr("kernrl.tasks.nano.graph_pairs.answer_of", fails)
     with pytest.raises(KeyError) as raised:
         chunk_of_pairs(0, seed=5, split="train")
     named = re.fullmatch(r"Graph (\d+) of seed 5", raised.value.__notes__[0])

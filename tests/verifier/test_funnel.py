@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import re
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -11,11 +13,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.console import Console
 from support import TESTS, suite
 
 from kernrl.config import VerifierConfig
 from kernrl.errors import InfrastructureError, UsageError
-from kernrl.tasks.task import Task
+from kernrl.stages import verify
+from kernrl.tasks.solutions.from_graph.styles import write_solutions
+from kernrl.tasks.task import InputSet, Task
 from kernrl.verifier.base import progress
 from kernrl.verifier.base.verdict import Stage, Status, Verdict
 from kernrl.verifier.funnel import StagedEvaluator
@@ -97,6 +102,59 @@ def test_another_layout_than_the_reference_s_is_noted(verifier: HardenedVerifier
     assert verdict.correct, verdict.reason
     assert any(note.startswith("Output 0 has the strides") and "`.contiguous()`" in note for note in verdict.notes)
     assert not any("strides" in note for note in verifier.verify(TASK, GOOD).notes)
+
+
+SUMMED = """
+import torch
+
+B, K, N = 64, 128, 256
+
+
+class Model(torch.nn.Module):
+    def __init__(self, k, n):
+        super().__init__()
+        self.l = torch.nn.Linear(k, n)
+
+    def forward(self, x):
+        return torch.relu(self.l(x).sum(1))
+
+
+def get_inputs():
+    return [torch.randn(B, K)]
+
+
+def get_init_inputs():
+    return [K, N]
+"""
+
+
+@pytest.mark.slow
+def test_a_candidate_that_does_fewer_operations_is_said_to_and_one_that_does_all_is_not(verifier: HardenedVerifier) -> None:
+    """`sum(W x + b)` is the product with the summed weight: K N additions once, in place of 2 K N operations for each row."""
+    sets = (InputSet("full"), InputSet("small", {"B": 4, "K": 16, "N": 32}), InputSet("ragged", {"B": 3, "K": 13, "N": 37}))
+    task = Task("summed", SUMMED, input_sets=sets)
+    written = {solution.style: solution for solution in write_solutions(task)}
+    fewer = next(s for name, s in written.items() if "algebra" in name.split("-"))
+    every = next(s for name, s in written.items() if "fused" in name.split("-"))
+    less, whole = (verifier.verify(task, solution.triton_code) for solution in (fewer, every))
+    assert less.correct, less.reason
+    assert whole.correct, whole.reason
+    [note] = [note for note in less.notes if "floating-point operations" in note]
+    said = re.fullmatch(r"It does (\S+) of the floating-point operations that the reference asks for\.", note)
+    assert said, note
+    rows, width, features = 64, 128, 256
+    done = width * features + features + 2 * rows * width  # the sums of weight and bias, and a product with one column
+    assert 0.5 < float(said[1]) / (done / (2 * rows * width * features)) < 2  # a kernel's masks and indices count little
+    assert "floating-point operations" not in " ".join(whole.notes)
+    assert said[0] in shown(less)
+    assert "floating-point operations" not in shown(whole)
+
+
+def shown(verdict: Verdict) -> str:
+    """What `kernrl verify` prints, its lines as one."""
+    stream = io.StringIO()
+    Console(file=stream, width=200).print(verify.account(verdict, None))
+    return " ".join(stream.getvalue().split())
 
 
 def test_a_candidate_cannot_look_cheaper_than_its_task(verifier: HardenedVerifier) -> None:

@@ -10,7 +10,7 @@ from kernrl.console import counted
 from kernrl.errors import UsageError
 from kernrl.optimization.search.trials import Trial
 from kernrl.tasks.constants import with_tuples
-from kernrl.tasks.graph.costs import Rates, roofline_s
+from kernrl.tasks.graph.costs import roofline_s
 from kernrl.tasks.graph.graph import Graph
 from kernrl.tasks.graph.input_sets import states_sets
 from kernrl.tasks.solutions.from_graph.calls_by_name import has_name
@@ -146,18 +146,12 @@ def reason_of(verdict: Verdict, graph: Graph | None, device: Device, *, ask: boo
     if us < LAUNCH_BOUND_US:
         return f"It takes {us:.1f} µs, where launching decides: nothing below {LAUNCH_BOUND_US:g} µs is counted as faster."
     if graph is not None:
-        floor_us = roofline_s(graph, rates_of(device, verdict.precision))[1] * 1e6
+        floor_us = roofline_s(graph, device.rates(verdict.precision))[1] * 1e6
         if floor_us / us >= MOSTLY:
             return f"It runs at {min(floor_us / us, 1):.0%} of the floor of {floor_us:.1f} µs that its data and products need."
         may = ": a model (--model) may find what the rules do not" if ask else ""
         return f"Its floor is {floor_us:.1f} µs, and it takes {us:.1f} µs{may}."
     return "A model (--model) may find what was not tried." if ask else ""
-
-
-def rates_of(device: Device, precision: str) -> Rates:
-    """A device's peak rates under a precision policy."""
-    tflops = {"fp32": device.fp32_tflops, "tf32": device.tf32_tflops}.get(precision, device.half_tflops)
-    return Rates(device.name, device.bandwidth_gb_s * 1e9, tflops * 1e12, device.fp32_tflops * 1e12)
 
 
 def require_usable(task: Task, graph: Graph) -> None:

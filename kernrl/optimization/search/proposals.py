@@ -16,7 +16,6 @@ from kernrl.config import EvalConfig, OptimizeConfig
 from kernrl.config.sampling import CutsConfig
 from kernrl.console import log
 from kernrl.errors import UsageError
-from kernrl.optimization.results.result_text import rates_of
 from kernrl.optimization.search.budget import TICK_S
 from kernrl.optimization.search.trials import Origin, Proposal
 from kernrl.reports.kernelbench import read_candidates
@@ -36,7 +35,7 @@ ORDERED_NODES = 100
 """Graphs of more nodes have their styles tried as they come: the order costs as much as writing them, which takes seconds."""
 
 
-def styles(graphs: Sequence[Graph], task: Task, device: Device, precision: str) -> Iterator[Proposal]:
+def styles(graphs: Sequence[Graph], task: Task, device: Device, precision: str, *, algebra: bool = True) -> Iterator[Proposal]:
     """The worked solutions of a task, those that should be fast on the device first; none where no rule writes one.
 
     They are written as they are asked for: a chain of hundreds of ops takes seconds a style.
@@ -44,18 +43,20 @@ def styles(graphs: Sequence[Graph], task: Task, device: Device, precision: str) 
     Args:
         graphs: `graphs_of(task)`.
         precision: The policy they are judged under, for which products are written.
+        algebra: Also those that do fewer operations than the task asks for.
     """
+    possible = [style for style in STYLES if algebra or not style.algebra]
     try:
         source = read_source(task.pytorch_code)
     except CannotWriteError:
         return
     promising = []
     if len(graphs[0].nodes) <= ORDERED_NODES:
-        found = plausible(graphs, rates_of(device, precision), precision=precision, within=inf)
+        found = plausible(graphs, device.rates(precision), precision=precision, styles=possible, within=inf)
         promising = [style for style, _ in found]
-    simple = simplified(graphs, precision)
+    simple = simplified(graphs, precision) if algebra else ()
     seen: set[str] = set()
-    for style in [*promising, *(style for style in STYLES if style not in promising)]:
+    for style in [*promising, *(style for style in possible if style not in promising)]:
         mine = simple if style.algebra else graphs
         if not mine or (style.channels_last and not has_channels(mine[0], style)):
             continue

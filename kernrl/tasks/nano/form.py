@@ -11,7 +11,7 @@ from kernrl.tasks.graph.lift import lift
 from kernrl.tasks.nano.assemble import MalformedReplyError, assemble
 from kernrl.tasks.nano.distinct_axes import at_distinct_sizes
 from kernrl.tasks.nano.headers import Shapes
-from kernrl.tasks.nano.listing import words_of, write_listing
+from kernrl.tasks.nano.listing import FAST, words_of, write_listing
 from kernrl.tasks.nano.reply import write_reply
 from kernrl.tasks.solutions.from_graph.answer import Source, read_source
 from kernrl.tasks.solutions.from_graph.lowering.sizes import CannotWriteError
@@ -32,13 +32,14 @@ def _source(code: str) -> Source:
     return read_source(code)
 
 
-def ask(task: Task, precision: str) -> str:
-    """The prompt for a task.
+def ask(task: Task, precision: str, *, fast: bool = False) -> str:
+    """The prompt for a task; `fast` asks for the fastest style, of a nano that was taught to be asked.
 
     Raises:
         LiftError: The task has no Graph; the message says why, and at which line.
     """
-    return precision + _lifted(task.pytorch_code, task.id)[1]
+    asked = f"{precision} {FAST}" if fast else precision
+    return asked + _lifted(task.pytorch_code, task.id)[1]
 
 
 def candidate(task: Task, reply: str) -> str:
@@ -54,8 +55,8 @@ def candidate(task: Task, reply: str) -> str:
         raise MalformedReplyError(str(error)) from None
 
 
-def replies(task: Task) -> list[str]:
-    """The worked replies to a task, one a style; none where there is no rule for it.
+def replies(task: Task, precision: str) -> list[str]:
+    """The worked replies to a task under a policy, one a style; none where there is no rule for it.
 
     Raises:
         LiftError: The task has no Graph.
@@ -64,7 +65,7 @@ def replies(task: Task) -> list[str]:
     found: dict[str, str] = {}
     for style in TAUGHT:
         try:
-            reply = write_reply(graphs, style)
+            reply = write_reply(graphs, style, precision)
         except CannotWriteError:
             continue
         found.setdefault(reply.partition("\n")[2], reply)

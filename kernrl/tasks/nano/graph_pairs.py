@@ -3,28 +3,39 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import count as count_from
 from itertools import islice
 from pathlib import Path
 from random import Random
+from typing import Literal
 
+from kernrl.tasks.graph.costs import Rates
 from kernrl.tasks.graph.graph import Graph
 from kernrl.tasks.nano.distinct_axes import at_distinct_sizes
 from kernrl.tasks.nano.draw import draw_graph
 from kernrl.tasks.nano.listing import write_listing
-from kernrl.tasks.nano.reply import CannotWriteError, write_reply
-from kernrl.tasks.solutions.from_graph.styles import TAUGHT
+from kernrl.tasks.nano.reply import CannotWriteError, answer_of, reply_of
+from kernrl.tasks.solutions.from_graph.plausible import answer_s
+from kernrl.tasks.solutions.from_graph.styles import TAUGHT, has_channels
+from kernrl.tasks.solutions.from_graph.write_forward import Style
 from kernrl.tasks.split import split_of
 from kernrl.tasks.worker_pool import worker_pool
 
 CHUNK = 64
 """Graphs that a worker draws at a time."""
 
-PRECISIONS = ("fp32", "fp32", "tf32", "bf16", "fp16")
-"""What the first line names; no reply depends on it."""
+PRECISIONS = ("tf32", "tf32", "bf16", "fp16", "fp32")
+"""What the first line names: kernels of products, and which style is fast, depend on it."""
+
+StyleChoice = Literal["uniform", "fast", "tagged"]
+"""Which styles of a Graph are taught. `uniform`: any. `fast`: those that are fastest by the cost model of `plausible`.
+`tagged`: any, and the fastest by that model is the reply to a prompt that asks for it (`listing.FAST`)."""
+
+TRIED = 6
+"""Styles that are written of a Graph to find the fastest of them: it takes a worker as long as two drawings of a Graph."""
 
 MOST_TEXT = 9_000
 """Longest reply in characters; 1 % are longer."""
@@ -59,46 +70,88 @@ def split_of_graph(graph: Graph) -> str:
     return "excluded" if digest(graph.composition) in excluded() else split_of(graph.composition)
 
 
-def graph_pairs(rng: Random, graph: Graph, styles: int = 3) -> list[GraphPair]:
-    """Pairs of one Graph, in up to so many styles; none where its axes cannot be told apart."""
+def graph_pairs(
+    rng: Random, graph: Graph, styles: int = 3, choice: StyleChoice = "uniform", rates: Mapping[str, Rates] | None = None
+) -> list[GraphPair]:
+    """Pairs of one Graph, in up to so many styles; none where its axes cannot be told apart.
+
+    Args:
+        rates: Of the GPU that is taught for, by precision; no `choice` but `uniform` can do without.
+    """
     graphs = at_distinct_sizes(graph)
     if len(graphs) == 1:
         return []
-    images = any(n.kind == "convolution" and n.op[-2] != "1" for n in graph.nodes)
-    fitting = [s for s in TAUGHT if images or not s.channels_last]
-    found: dict[str, GraphPair] = {}
-    for style in rng.sample(fitting, min(styles, len(fitting))):
+    precision = rng.choice(PRECISIONS)
+    fitting = [style for style in TAUGHT if _may_fit(graphs[0], style)]
+    drawn = rng.sample(fitting, min(styles if choice == "uniform" else max(styles, TRIED), len(fitting)))
+    found: dict[str, tuple[float, str]] = {}
+    for style in drawn:
         try:
-            reply = write_reply(graphs, style)
+            answer = answer_of(graphs, style, precision)
         except CannotWriteError:
             continue
+        reply = reply_of(graphs, style, answer)
         if len(reply) <= MOST_TEXT:
-            found.setdefault(reply.partition("\n")[2], GraphPair("", reply, graph.composition))
-    return [GraphPair(write_listing(graphs, rng.choice(PRECISIONS)), p.reply, p.composition) for p in found.values()]
+            seconds = answer_s(answer, rates[precision], precision, channels_last=style.channels_last) if rates else 0.0
+            found.setdefault(reply.partition("\n")[2], (seconds, reply))
+    replies = list(found.values())
+    if choice != "uniform":
+        replies.sort()
+    if choice == "tagged":
+        replies[1:] = rng.sample(replies[1:], min(styles, len(replies)) - 1) if replies else []
+    tagged = choice == "tagged" and len(replies) > 1
+    return [
+        GraphPair(write_listing(graphs, precision, fast=tagged and not i), reply, graph.composition)
+        for i, (_, reply) in enumerate(replies[:styles])
+    ]
 
 
-def chunk_of_pairs(number: int, *, seed: int, split: str, styles: int = 3) -> list[list[GraphPair]]:
-    """The pairs of those Graphs of a chunk that are of this split, by Graph."""
+def _may_fit(graph: Graph, style: Style) -> bool:
+    """False where a style has nothing to say about a Graph, as can be told without writing it."""
+    if style.channels_last:
+        return has_channels(graph, style)
+    return style.product is None or any(node.kind == "product" for node in graph.nodes)
+
+
+def chunk_of_pairs(
+    number: int,
+    *,
+    seed: int,
+    split: str,
+    styles: int = 3,
+    choice: StyleChoice = "uniform",
+    rates: Mapping[str, Rates] | None = None,
+) -> list[list[GraphPair]]:
+    """The pairs of those Graphs of a chunk that are of this split, by Graph; see `graph_pairs`."""
     found: list[list[GraphPair]] = []
     for index in range(number * CHUNK, (number + 1) * CHUNK):
         rng = Random(f"kernrl/graph/{seed}/{index}")
         try:
             graph = draw_graph(rng)
             if split_of_graph(graph) == split:
-                found.append(graph_pairs(rng, graph, styles))
+                found.append(graph_pairs(rng, graph, styles, choice, rates))
         except Exception as error:
             error.add_note(f"Graph {index} of seed {seed}")  # whoever reads this can draw it again
             raise
     return [pairs for pairs in found if pairs]
 
 
-def generate_pairs(*, count: int, seed: int = 0, split: str = "train", workers: int = 1) -> Iterator[GraphPair]:
-    """The pairs of `count` Graphs of a split, some three of each, in a fixed order.
+def generate_pairs(
+    *,
+    count: int,
+    seed: int = 0,
+    split: str = "train",
+    workers: int = 1,
+    styles: int = 3,
+    choice: StyleChoice = "uniform",
+    rates: Mapping[str, Rates] | None = None,
+) -> Iterator[GraphPair]:
+    """The pairs of `count` Graphs of a split, in a fixed order; see `graph_pairs`.
 
     Args:
-        workers: Processes; 1 works in this one. A core makes some 200 pairs a second.
+        workers: Processes; 1 works in this one.
     """
-    make = partial(chunk_of_pairs, seed=seed, split=split)
+    make = partial(chunk_of_pairs, seed=seed, split=split, styles=styles, choice=choice, rates=rates)
     if workers <= 1:
         for pairs in islice((pairs for number in count_from() for pairs in make(number)), count):
             yield from pairs

@@ -24,6 +24,9 @@ from kernrl.tasks.nano.axes import axis_letters, shapes_of
 from kernrl.tasks.solutions.from_graph.lowering.pointwise_text import literal
 from kernrl.tasks.solutions.from_graph.lowering.sizes import Size
 
+FAST = "fast"
+"""Second word of a prompt that asks for the fastest style."""
+
 IN_THE_SHAPE = {"reshape": ("shape",), "unflatten": ("sizes",), "expand": ("shape",), "full": ("shape", "dtype")}
 """Op → attributes that its result's shape and dtype say already."""
 
@@ -34,10 +37,11 @@ def words_of(graphs: Sequence[Graph]) -> dict[str, list[str]]:
     return {name: [letters.get(size, str(size[0])) for size in shape] for name, shape in shapes_of(graphs).items()}
 
 
-def write_listing(graphs: Sequence[Graph], precision: str = "fp32") -> str:
+def write_listing(graphs: Sequence[Graph], precision: str = "fp32", *, fast: bool = False) -> str:
     """The prompt for a Graph, as `at_distinct_sizes` gives it; no newline at the end."""
     graph, shapes, letters = graphs[0], words_of(graphs), axis_letters(graphs)
-    lines = [" ".join([precision, *(f"{letter}={size[0]}" for size, letter in letters.items())])]
+    sizes = [f"{letter}={size[0]}" for size, letter in letters.items()]
+    lines = [" ".join([precision, *([FAST] if fast else []), *sizes])]
 
     def shown(name: str) -> str:
         dtype = graph.values[name].dtype

@@ -26,26 +26,36 @@ from kernrl.tasks.nano.headers import without_headers
 from kernrl.tasks.nano.listing import words_of
 from kernrl.tasks.solutions.from_graph.lowering.pointwise_text import HELPERS
 from kernrl.tasks.solutions.from_graph.lowering.sizes import CannotWriteError
-from kernrl.tasks.solutions.from_graph.write_forward import Style, write_forward
+from kernrl.tasks.solutions.from_graph.write_forward import Answer, Style, write_forward
 
 RESERVED = {"self", "torch", "triton", "tl", "F", "math", "x", "n", *HELPERS}
 
 
-def write_reply(graphs: Sequence[Graph], style: Style) -> str:
-    """The reply to a Graph, as `at_distinct_sizes` gives it, in one style.
+def write_reply(graphs: Sequence[Graph], style: Style, precision: str) -> str:
+    """The reply to a Graph, as `at_distinct_sizes` gives it, in one style, under one policy.
 
     Raises:
         CannotWriteError: There is no rule for some part of it.
     """
+    return reply_of(graphs, style, answer_of(graphs, style, precision))
+
+
+def answer_of(graphs: Sequence[Graph], style: Style, precision: str) -> Answer:
+    """What `write_reply` writes, before it is shortened. Raises as that does."""
     plain = [_canonical(g) for g in graphs]
     letters = axis_letters(graphs)
     names = [x.value.name for x in plain[0].inputs]
     taken = RESERVED | {letter for letter in LETTERS if letter not in letters.values()}
-    answer = write_forward(plain, style, names, taken, "F", partial(_names, letters))
+    return write_forward(plain, style, names, taken, "F", partial(_names, letters), precision)
+
+
+def reply_of(graphs: Sequence[Graph], style: Style, answer: Answer) -> str:
+    """The text of an answer."""
     lines = [re.sub(r"\bself\.(p\d+)\b", r"\1", line) for line in answer.lines]
     names_of = {kernel.name: f"k{i}" for i, kernel in enumerate(answer.kernels)}
-    sources = {names_of[k.name]: KERNEL.sub(lambda m: names_of[m[0]], k.source) for k in answer.kernels}
-    lines = [KERNEL.sub(lambda m: names_of[m[0]], line) for line in lines]
+    named = re.compile(rf"\b(?:{'|'.join(names_of)})\b")
+    sources = {names_of[k.name]: named.sub(lambda m: names_of[m[0]], k.source) for k in answer.kernels}
+    lines = [named.sub(lambda m: names_of[m[0]], line) for line in lines]
     kernels, lines = without_headers(sources, lines, words_of(graphs))
     forward = "\n".join(f"    {line}" for line in lines)
     return "\n".join([f"# {style.name}", "\n".join(kernels) + f"\ndef forward():\n{forward}\n"])
@@ -64,7 +74,5 @@ def _canonical(graph: Graph) -> Graph:
         structure=", ".join("*" * len(graph.outputs)),
     )
 
-
-KERNEL = re.compile(r"\b(?:fused|reduce|pointwise)_kernel\w*")
 
 __all__ = ["CannotWriteError", "write_reply"]

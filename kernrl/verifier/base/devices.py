@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kernrl.tasks.graph.costs import Rates
+
 
 @dataclass(frozen=True, slots=True)
 class Device:
@@ -28,6 +30,11 @@ class Device:
     l2_mib: int
     sm_count: int
     memory_gib: int
+
+    def rates(self, precision: str) -> Rates:
+        """Peak rates under a precision policy."""
+        tflops = {"fp32": self.fp32_tflops, "tf32": self.tf32_tflops}.get(precision, self.half_tflops)
+        return Rates(self.name, self.bandwidth_gb_s * 1e9, tflops * 1e12, self.fp32_tflops * 1e12)
 
 
 _DEVICES = (

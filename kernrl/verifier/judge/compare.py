@@ -42,13 +42,14 @@ from __future__ import annotations
 import enum
 import functools
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from kernrl.verifier.base.precision import COMPUTE_DTYPE, UNIT_ROUNDOFF, widened
+from kernrl.verifier.judge.error_norms import norms, parts
 
 RMS_FACTOR, MAX_FACTOR = 2.0, 4.0
 RMS_ROUNDOFFS, MAX_ROUNDOFFS = 8.0, 32.0
@@ -108,19 +109,22 @@ class Tolerance:
     """Elements that may be finite, or infinite, where neither truth nor eager is."""
 
 
-def _norms(error: Tensor, weights: Tensor | None) -> list[Tensor]:
-    """[RMS, max, relative RMS] of a float64 error, without a sync."""
-    n = max(error.numel(), 1)
-    rms = torch.linalg.vector_norm(error) / math.sqrt(n)
-    largest = torch.linalg.vector_norm(error, ord=math.inf) if error.numel() else rms
-    relative = torch.linalg.vector_norm(error * weights) / math.sqrt(n) if weights is not None else rms.new_zeros(())
-    return [rms, largest, relative]
-
-
-def _differing(error: Tensor) -> list[Tensor]:
+def _differing(y: Tensor, truth: Tensor) -> list[Tensor]:
     """[RMS, max, share of elements that differ] of an integer output's error, without a sync."""
-    rms, largest, none = _norms(error, None)
-    return [rms, largest, (error != 0).double().mean() if error.numel() else none]
+    differing: list[Tensor] = []
+
+    def errors() -> Iterator[tuple[Tensor, None]]:
+        for part, right in parts(y, truth):
+            error = part.double() - right.double()
+            differing.append((error != 0).sum())
+            yield error, None
+
+    rms, largest, _ = norms(errors(), y.numel())
+    return [rms, largest, torch.stack(differing).sum().double() / max(y.numel(), 1)]
+
+
+_ELEMENTWISE = ("nonfinite", "nonfinite_truth", "nonfinite_eager", "undefined", "weights", "slack")
+"""Fields of an `ErrorLevel` that have its output's shape."""
 
 
 def error_level(
@@ -146,7 +150,6 @@ def error_level(
     scale, _, rms, largest, relative = row
     truth, eager, modelled = widened(truth), widened(eager), [widened(y) for y in modelled]
     limit = _limit(precision, inputs)
-    off, others = _beyond(eager - truth, slack), [_beyond(y - truth, slack) for y in modelled]
     beyond, own = truth.to(COMPUTE_DTYPE[precision]), inputs is Inputs.OWN
     nonfinite = ~torch.isfinite(truth) | (truth.abs() > limit) | ~torch.isfinite(eager)
     undefined = None if own else nonfinite & ((truth.abs() > limit) | _without_answer(beyond, eager, modelled, inputs))
@@ -158,8 +161,8 @@ def error_level(
     if undefined is not None:
         for y in modelled:
             nonfinite, undefined = nonfinite | torch.isnan(y), undefined | torch.isnan(y)
-    others = [torch.where(nonfinite | ~torch.isfinite(y), 0.0, other) for y, other in zip(modelled, others, strict=True)]
-    figures, level.weights = _figures(torch.where(nonfinite, 0.0, truth), torch.where(nonfinite, 0.0, off), precision, others)
+    answers = [(eager, nonfinite), *((y, nonfinite | ~torch.isfinite(y)) for y in modelled)]
+    figures, level.weights = _figures(torch.where(nonfinite, 0.0, truth), answers, precision, slack)
     level.scale, _, level.rms, level.max, level.relative_rms = figures.tolist()
     level.undefined, level.nonfinite = undefined, nonfinite
     if not bool(nonfinite.any()):  # but the modelled answer is
@@ -173,13 +176,11 @@ def level_figures(
     """What `plain_level` makes an error level of, without a sync: [RMS and maximum of the truth; RMS, maximum and relative RMS
     of the largest error], and the weights of the relative error."""
     if not truth.is_floating_point():
-        truth = truth.double()
-        errors = [torch.stack(_differing(y.double() - truth)) for y in (eager, *modelled)]
-        scale, _, none = _norms(truth, None)
+        errors = [torch.stack(_differing(y, truth)) for y in (eager, *modelled)]
+        scale, _, none = norms(((part.double(), None) for (part,) in parts(truth)), truth.numel())
         return torch.cat([torch.stack([scale, none]), functools.reduce(torch.maximum, errors)]), None
     truth = widened(truth)
-    errors = [_beyond(widened(y) - truth, slack) for y in (eager, *modelled)]
-    return _figures(truth, errors[0], precision, errors[1:])
+    return _figures(truth, [(y, None) for y in (eager, *modelled)], precision, slack)
 
 
 def plain_level(
@@ -214,17 +215,22 @@ def _without_answer(truth: Tensor, eager: Tensor, modelled: Sequence[Tensor], in
     return unsure
 
 
-def _figures(truth: Tensor, error: Tensor, precision: str, others: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
-    """Without a sync: [RMS and maximum of the truth; RMS, maximum and relative RMS of the largest error], and the weights of
-    the relative error."""
-    scale = torch.linalg.vector_norm(truth) / math.sqrt(max(truth.numel(), 1))
-    largest = torch.linalg.vector_norm(truth, ord=math.inf) if truth.numel() else scale
+def _figures(
+    truth: Tensor, answers: Sequence[tuple[Tensor, Tensor | None]], precision: str, slack: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
+    """Of float64 truth, and answers with the places that are left out, without a sync: [RMS and maximum of the truth; RMS,
+    maximum and relative RMS of the largest error], and the weights of the relative error."""
+    scale, largest, _ = norms(((part, None) for (part,) in parts(truth)), truth.numel())
     half = precision in ("bf16", "fp16")
     weights = 1.0 / torch.maximum(truth.abs(), scale * RELATIVE_FLOOR).clamp_min(1e-300) if half else None
-    figures = torch.stack([scale, largest, *_norms(error, weights)])
-    for other in others:
-        figures = torch.maximum(figures, torch.stack([scale, largest, *_norms(other, weights)]))
-    return figures, weights
+
+    def errors(y: Tensor, left_out: Tensor | None) -> Iterator[tuple[Tensor, Tensor | None]]:
+        for part, right, free, weight, out in parts(y, truth, slack, weights, left_out):
+            error = _beyond(widened(part) - right, free)
+            yield error if out is None else torch.where(out, 0.0, error), weight
+
+    found = [torch.stack([scale, largest, *norms(errors(*one), truth.numel())]) for one in answers]
+    return functools.reduce(torch.maximum, found), weights
 
 
 def tolerances_for(levels: list[list[ErrorLevel]], nominal: int) -> list[list[Tolerance]]:
@@ -256,18 +262,30 @@ def tolerances_for(levels: list[list[ErrorLevel]], nominal: int) -> list[list[To
 def error_figures(output: Tensor, truth: Tensor, level: ErrorLevel) -> Tensor:
     """[RMS, max, relative RMS, count of elements wrongly (not) finite] of an output's error: float64, without a sync."""
     if not truth.is_floating_point():
-        found = _differing(output.double() - truth.double())
+        found = _differing(output, truth)
         none = found[0].new_zeros(())
         return torch.stack([*found, none] if level.undefined is None else [none] * 4)
-    output = widened(output)
-    error = _beyond(output - truth, level.slack)  # in float64, as the truth is
-    misplaced = None
-    if level.nonfinite is not None or level.misplaced:
-        wrong, left_out = _placed(output, truth, level)
-        impossible = (wrong & _impossible(output, truth, level)).any()
-        misplaced, error = torch.where(impossible, math.inf, wrong.sum().double()), torch.where(left_out, 0.0, error)
-    norms = _norms(error, level.weights)
-    return torch.stack([*norms, misplaced if misplaced is not None else norms[0].new_zeros(())])
+    misplaced: list[Tensor] = []
+
+    def errors() -> Iterator[tuple[Tensor, Tensor | None]]:
+        for part, right, at in _with_levels(output, truth, level):
+            part = widened(part)
+            error = _beyond(part - right, at.slack)  # in float64, as the truth is
+            if level.nonfinite is not None or level.misplaced:
+                wrong, left_out = _placed(part, right, at)
+                impossible = (wrong & _impossible(part, right, at)).any()
+                misplaced.append(torch.where(impossible, math.inf, wrong.sum().double()))
+                error = torch.where(left_out, 0.0, error)
+            yield error, at.weights
+
+    found = norms(errors(), output.numel())
+    return torch.stack([*found, torch.stack(misplaced).sum() if misplaced else found[0].new_zeros(())])
+
+
+def _with_levels(output: Tensor, truth: Tensor, level: ErrorLevel) -> Iterator[tuple[Tensor, Tensor, ErrorLevel]]:
+    """`parts` of output and truth, each with its part of the level."""
+    for part, right, *of_level in parts(output, truth, *(getattr(level, name) for name in _ELEMENTWISE)):
+        yield part, right, replace(level, **dict(zip(_ELEMENTWISE, of_level, strict=True)))
 
 
 def _placed(output: Tensor, truth: Tensor, level: ErrorLevel) -> tuple[Tensor, Tensor]:
@@ -325,10 +343,16 @@ def differ(a: Tensor, b: Tensor, precision: str, *, finite: bool = False) -> Ten
 
 def first_wrong(output: Tensor, truth: Tensor, level: ErrorLevel) -> tuple[list[int], float, float]:
     """The element with the largest error, or the first that is wrongly (not) finite: (index, value got, value expected)."""
-    error = (output.double() - truth.double()).abs()
-    if output.is_floating_point() and (level.nonfinite is not None or level.misplaced):
-        wrong, left_out = _placed(widened(output), truth, level)
-        error = torch.where(wrong, math.inf, torch.where(left_out, 0.0, error))
-    place = int(error.nan_to_num(nan=math.inf, posinf=math.inf).argmax())
+    place, largest, passed = 0, -1.0, 0
+    for part, right, at in _with_levels(output, truth, level):
+        error = (part.double() - right.double()).abs()
+        if output.is_floating_point() and (level.nonfinite is not None or level.misplaced):
+            wrong, left_out = _placed(widened(part), right, at)
+            error = torch.where(wrong, math.inf, torch.where(left_out, 0.0, error))
+        error = error.nan_to_num(nan=math.inf, posinf=math.inf).reshape(-1)
+        first = int(error.argmax())
+        if (found := float(error[first])) > largest:
+            place, largest = passed + first, found
+        passed += part.numel()
     index = [int(i) for i in torch.unravel_index(torch.tensor(place), output.shape)]
-    return index, float(output.reshape(-1)[place]), float(truth.reshape(-1)[place])
+    return index, float(output[tuple(index)]), float(truth[tuple(index)])

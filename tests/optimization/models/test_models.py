@@ -319,6 +319,22 @@ def test_parts_are_searched_side_by_side_where_there_are_cores(
     assert folders >= {f"part-{number}" for number in range(len(model.kernrl_report.parts))}
 
 
+@pytest.mark.parametrize("algebra", [True, False])
+def test_the_switch_for_algebra_reaches_the_search_of_every_part(
+    no_search: list[str], monkeypatch: pytest.MonkeyPatch, algebra: bool
+) -> None:
+    found, seen = api.optimize_task, list[bool]()
+
+    def note(task: Any, judges: Any, settings: Any, *rest: Any) -> Found:
+        seen.append(settings.algebra)
+        return found(task, judges, settings, *rest)
+
+    monkeypatch.setattr(api, "optimize_task", note)
+    with pytest.warns(UserWarning, match="there is no GPU"):
+        kernrl.optimize(nn.Sequential(nn.Linear(8, 8), nn.GELU()), torch.randn(2, 8), algebra=algebra)
+    assert set(seen) == {algebra}
+
+
 @pytest.mark.slow
 def test_a_part_that_stays_is_searched_inside_and_ctrl_c_keeps_what_was_found(
     net: Net, no_search: list[str], monkeypatch: pytest.MonkeyPatch

@@ -15,7 +15,6 @@ from support import ROOT
 from support.tiny import tiny_tasks, verdict_of
 
 from kernrl.optimization.one_task import samples_wanted
-from kernrl.optimization.results.result_text import rates_of
 from kernrl.optimization.search.budget import Budget
 from kernrl.optimization.search.finals import FINAL_ROUNDS
 from kernrl.optimization.search.proposals import styles
@@ -24,6 +23,7 @@ from kernrl.optimization.search.trials import MODEL_MARGIN, Proposal, Trial, bea
 from kernrl.tasks.loaders import load_tasks
 from kernrl.tasks.solutions.from_graph.plausible import plausible
 from kernrl.tasks.solutions.from_graph.styles import graphs_of, write_solutions
+from kernrl.tasks.task import Task
 from kernrl.verifier.base.devices import device_for
 from kernrl.verifier.base.verdict import Speedup, Status, Timing, Verdict
 
@@ -310,11 +310,39 @@ def test_worked_styles_come_in_the_order_of_their_modelled_time() -> None:
     assert h200
     found, plain = list(styles(graphs_of(task), task, h200, "fp32")), write_solutions(task)
     assert {p.source for p in found} == {s.triton_code for s in plain}
-    cost = {style.name: seconds for style, seconds in plausible(graphs_of(task), rates_of(h200, "fp32"), within=100.0)}
+    cost = {style.name: seconds for style, seconds in plausible(graphs_of(task), h200.rates("fp32"), within=100.0)}
     order = [cost[name] for p in found if (name := p.name.removesuffix("-whole").removesuffix("-loop")) in cost]
     assert len(order) == len(found)
     assert order == sorted(order)
     assert [p.source for p in found] != [s.triton_code for s in plain]
+
+
+SUMMED = """
+import torch
+B, K, N = 64, 128, 512
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.l = torch.nn.Linear(K, N)
+    def forward(self, x):
+        return torch.relu(self.l(x).sum(1))
+def get_inputs(): return [torch.randn(B, K)]
+def get_init_inputs(): return []
+"""
+
+
+@pytest.mark.slow
+def test_what_does_fewer_operations_comes_unless_it_is_left_out() -> None:
+    task = Task("summed", SUMMED)
+    h200 = device_for("NVIDIA H200")
+    assert h200
+    graphs = graphs_of(task)
+    everything, without = (list(styles(graphs, task, h200, "fp32", algebra=on)) for on in (True, False))
+    fewer = [p for p in everything if "algebra" in p.name.split("-")]
+    assert fewer
+    assert not [p for p in fewer if "tl.dot" in p.source or "F.linear" in p.source]
+    assert without == [p for p in everything if p not in fewer]
+    assert {p.source for p in without} == {s.triton_code for s in write_solutions(task, algebra=False)}
 
 
 @pytest.mark.parametrize("name", ["linear_groupnorm_leaky", "conv_groupnorm_mean"])

@@ -205,6 +205,19 @@ def test_worked_solutions_are_written(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 @pytest.mark.slow
+def test_what_does_fewer_operations_is_written_unless_it_is_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, styles = write(tmp_path / "mine.py", "torch.relu(self.fc(x).sum(1))"), dict[str, list[str]]()
+    for flag in ("--algebra", "--no-algebra"):
+        assert cli.run(["tasks", "lift", str(file), "--solutions", str(tmp_path / flag[2:]), flag, "--json"]) == 0
+        styles[flag] = json.loads(capsys.readouterr().out)["solutions"]
+        assert sorted(path.stem for path in (tmp_path / flag[2:]).glob("*.py")) == sorted(styles[flag])
+    assert any("algebra" in style for style in styles["--algebra"])
+    assert styles["--no-algebra"] == [style for style in styles["--algebra"] if "algebra" not in style]
+
+
+@pytest.mark.slow
 def test_a_folder_is_a_table_of_what_lifts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path / "1_good.py", "torch.relu(self.fc(x))")
     write(tmp_path / "2_bad.py", "x if x.sum() > 0 else -x")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from support import EXHAUSTIVE, TESTS, interpreted
 
+from kernrl.tasks.graph.graph import Graph
 from kernrl.tasks.graph.lift import lift
 from kernrl.tasks.graph.sample import sample
 from kernrl.tasks.graph.writing.hands import Hand
@@ -20,13 +21,27 @@ from kernrl.tasks.nano.assemble import MalformedReplyError, assemble, read_reply
 from kernrl.tasks.nano.distinct_axes import at_distinct_sizes
 from kernrl.tasks.nano.draw import draw_plain_graph
 from kernrl.tasks.nano.form import ask, candidate, replies
-from kernrl.tasks.nano.graph_pairs import EXCLUDED, digest, draw_graph, excluded, generate_pairs, split_of_graph
+from kernrl.tasks.nano.graph_pairs import (
+    EXCLUDED,
+    PRECISIONS,
+    GraphPair,
+    digest,
+    draw_graph,
+    excluded,
+    generate_pairs,
+    graph_pairs,
+    split_of_graph,
+)
 from kernrl.tasks.nano.headers import with_headers, without_headers
-from kernrl.tasks.nano.listing import words_of, write_listing
+from kernrl.tasks.nano.listing import FAST, words_of, write_listing
+from kernrl.tasks.nano.reply import answer_of
 from kernrl.tasks.nano.suites import SUITES, suite
 from kernrl.tasks.solutions.from_graph.answer import read_source
+from kernrl.tasks.solutions.from_graph.plausible import answer_s
+from kernrl.tasks.solutions.from_graph.styles import STYLES, TAUGHT, write_solutions
 from kernrl.tasks.split import HELDOUT, split_of
 from kernrl.tasks.task import Task
+from kernrl.verifier.base.devices import device_for
 
 
 def task(init: str, forward: str, inputs: str, arguments: str = "self, x") -> Task:
@@ -73,9 +88,9 @@ def test_the_listing_is_the_same_for_every_hand() -> None:
 def test_kernels_and_flattened_axes_follow_other_sizes() -> None:
     """A reply may name sizes by the listing's letters alone, or it would be right at one set of sizes only."""
     flat = task("self.l = nn.Linear(6 * 10 * 12, 9)", "return self.l(torch.tanh(x).flatten(1))", "torch.randn(8, 6, 10, 12)")
-    for reply in replies(flat):
+    for reply in replies(flat, "fp32"):
         assert "720" not in reply
-        assert "(A, B * C * D)" in reply or ".flatten(1)" in reply
+        assert "(A, B * C * D)" in reply or ".flatten(1)" in reply or "v0_ptr + m * G + ka" in reply
 
 
 def test_parameters_are_bound_by_path_and_inputs_by_place() -> None:
@@ -83,7 +98,7 @@ def test_parameters_are_bound_by_path_and_inputs_by_place() -> None:
         "self.b = nn.Parameter(torch.randn(8)); self.a = nn.Parameter(torch.randn(8))",
         "return x1 * self.a - x0 * self.b", "torch.randn(4, 8), torch.randn(4, 8)", "self, x1, x0",
     )  # fmt: skip
-    code = candidate(swapped, replies(swapped)[0])
+    code = candidate(swapped, replies(swapped, "fp32")[0])
     graph = lift(swapped)
     assert "x0, x1 = (x1, x0)" in code.replace("x1, x0\n", "(x1, x0)\n")
     for p in graph.parameters:
@@ -94,8 +109,30 @@ def test_parameters_are_bound_by_path_and_inputs_by_place() -> None:
 
 def test_nested_outputs_are_returned_as_the_reference_nests_them() -> None:
     nested = task("pass", "return {'a': [x + 1, x.sum(1)], 'b': (x * 2,)}", "torch.randn(4, 8)")
-    code = candidate(nested, replies(nested)[0])
+    code = candidate(nested, replies(nested, "fp32")[0])
     assert "return {'a': [v0, v1], 'b': (v2,)}" in code
+
+
+SUMMED = ("self.l = nn.Linear(64, 96)", "return torch.relu(self.l(x).sum(1))", "torch.randn(32, 64)")
+
+
+def test_no_reply_claims_an_algebra_that_it_does_not_do() -> None:
+    """A style that rewrites the Graph would do fewer operations here; a reply does those of the listing."""
+    summed = task(*SUMMED)
+    assert any("algebra" in s.style.split("-") for s in write_solutions(summed))
+    worked, drawn = replies(summed, "fp32"), [pair.reply for pair in graph_pairs(Random(0), lift(summed), len(STYLES))]
+    assert min(len(worked), len(drawn)) > 3
+    for reply in (*worked, *drawn):
+        assert "algebra" not in reply
+        assert "F.linear(x0, p0" in reply or "tl.dot(x0, p0" in reply
+
+
+def test_the_first_line_of_a_reply_is_a_comment_whatever_it_says() -> None:
+    """The shipped nano writes `# algebra` too, which its replies are no longer written in."""
+    summed = task(*SUMMED)
+    first, _, rest = replies(summed, "fp32")[0].partition("\n")
+    assert first.startswith("# ")
+    assert candidate(summed, f"# algebra\n{rest}") == candidate(summed, rest) == candidate(summed, f"{first}\n{rest}")
 
 
 GOOD = "def k0():\n    pass\n\ndef forward():\n    v0 = x0\n    return v0\n"
@@ -162,7 +199,7 @@ def test_names_of_the_authors_file_are_kept_apart() -> None:
     code += "def get_inputs():\n    return [torch.randn(5, 12)]\n\n\ndef get_init_inputs():\n    return []\n"
     theirs = Task("names", code)
     graph = lift(theirs)
-    made = assemble(read_source(code), graph, words_of(at_distinct_sizes(graph)), replies(theirs)[0])
+    made = assemble(read_source(code), graph, words_of(at_distinct_sizes(graph)), replies(theirs, "fp32")[0])
     assert "torch.nn.functional.linear" in made
     assert "def kernel_k0(" in made
     assert "kernel_k0[" in made
@@ -208,7 +245,7 @@ def test_a_width_is_not_written_as_twice_its_half() -> None:
     pooled = task(held, "return F.max_pool2d(self.c(x), 2).mean(1, keepdim=True)", "torch.randn(4, 16, 128, 128)")
     _, *others = at_distinct_sizes(lift(pooled))
     assert any(g.inputs[0].value.shape[-1] != 2 * g.nodes[0].value.shape[-1] for g in others)
-    for reply in replies(pooled):
+    for reply in replies(pooled, "fp32"):
         kernels = reply.partition("def forward")[0].split("\ndef k")
         assert not [k for k in kernels if "v1 = " in k and re.search(r"\bD\b", k)], reply  # the pool never sees x0's width
 
@@ -284,6 +321,66 @@ def test_worked_replies_to_a_step_are_right(step: str) -> None:
     found = [problem for problems in interpreted.ask("nano_worker", seeds) for problem in problems]
     assert len(found) >= len(seeds)
     assert not [problem for problem in found if problem]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("style", [style.name for style in TAUGHT])
+def test_worked_replies_in_a_style_are_right(style: str) -> None:
+    seeds = [f"in {style}/{i}" for i in range(6 if EXHAUSTIVE else 1)]
+    found = [problem for problems in interpreted.ask("nano_worker", seeds) for problem in problems]
+    assert found == [""] * len(seeds)
+
+
+def test_kernels_of_products_are_written_for_the_precision_that_is_asked() -> None:
+    layer = task("self.l = nn.Linear(512, 256)", "return torch.relu(self.l(x))", "torch.randn(1024, 512)")
+    written = {p: next(r for r in replies(layer, p) if "tl.dot(" in r) for p in ("fp32", "tf32", "bf16")}
+    assert 'input_precision="ieee"' in written["fp32"]
+    assert 'input_precision="tf32"' in written["tf32"]
+    assert "input_precision" not in written["bf16"]
+    for reply in written.values():
+        assert "@triton.jit" in candidate(layer, reply)
+
+
+H200 = device_for("NVIDIA H200")
+assert H200
+RATES = {precision: H200.rates(precision) for precision in PRECISIONS}
+
+
+def seconds(graph: Graph, pair: GraphPair) -> float:
+    """What the cost model gives for the style of a pair."""
+    precision, style = pair.prompt.split()[0], pair.reply.partition("\n")[0].removeprefix("# ")
+    taught = next(s for s in TAUGHT if s.name == style)
+    answer = answer_of(at_distinct_sizes(graph), taught, precision)
+    return answer_s(answer, RATES[precision], precision, channels_last=taught.channels_last)
+
+
+def test_one_reply_of_a_graph_answers_a_prompt_that_asks_for_the_fastest_and_is_it() -> None:
+    asked = 0
+    for seed in range(12):
+        graph = draw_graph(Random(f"tag/{seed}"))
+        pairs = graph_pairs(Random(seed), graph, len(TAUGHT), "tagged", RATES)
+        tagged, others = [p for p in pairs if f" {FAST}" in p.prompt], [p for p in pairs if f" {FAST}" not in p.prompt]
+        assert len(tagged) <= 1
+        for pair in tagged:
+            asked += 1
+            assert {p.prompt for p in others} == {pair.prompt.replace(f" {FAST}", "", 1)}
+            assert seconds(graph, pair) <= min(seconds(graph, p) for p in others)
+    assert asked > 6
+
+
+def test_a_task_is_asked_for_the_fastest_as_it_was_taught() -> None:
+    layers = task("self.l = nn.Linear(96, 64)", "return self.l(x).softmax(1).cumsum(1)", "torch.randn(300, 96)")
+    taught = [p.prompt for seed in range(20) for p in graph_pairs(Random(seed), lift(layers), 2, "tagged", RATES)]
+    assert {ask(layers, p, fast=fast) for p in ("tf32", "bf16") for fast in (False, True)} <= set(taught)
+
+
+def test_fast_pairs_are_the_fastest_of_those_that_are_tried() -> None:
+    for seed in range(8):
+        graph = draw_graph(Random(f"fast/{seed}"))
+        every = graph_pairs(Random(seed), graph, len(TAUGHT), "fast", RATES)
+        assert [seconds(graph, p) for p in every] == sorted(seconds(graph, p) for p in every)
+        assert not any(f" {FAST}" in p.prompt for p in every)
+        assert graph_pairs(Random(seed), graph, 1, "fast", RATES)[0].composition == every[0].composition
 
 
 def test_pixels_are_shuffled_into_a_single_channel_too() -> None:

@@ -6,8 +6,11 @@ import math
 
 import pytest
 import torch
+from torch import Tensor
 
+from kernrl.verifier.judge import error_norms
 from kernrl.verifier.judge.compare import ErrorLevel, Inputs, error_figures, error_level, excess, first_wrong, tolerances_for
+from kernrl.verifier.judge.live_bytes import LiveBytes
 
 
 def judge(output: torch.Tensor, truth: torch.Tensor, eager: torch.Tensor, precision: str = "fp32") -> float:
@@ -174,3 +177,87 @@ def test_eagers_error_is_waited_for_once_where_nothing_is_odd(monkeypatch: pytes
     modelled = error_level(truth, truth.float(), precision, modelled=[overflows])
     assert modelled.nonfinite is None
     assert modelled.rms < 1e-5
+
+
+def answers(kind: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """(truth, eager, another admissible answer, a candidate's output)"""
+    shape = {"scalar": (), "empty": (0, 3), "one line": (1, 40), "row": (23,)}.get(kind, (6, 5, 4))
+    truth = torch.randn(shape, dtype=torch.float64)
+    if kind == "strided":
+        truth = torch.randn(4, 6, 5, dtype=torch.float64).permute(1, 2, 0)
+    eager, modelled, output = (truth.float() + 1e-6 * torch.randn(shape) for _ in range(3))
+    if kind == "expanded":
+        output = output[:1].expand(shape)
+    if kind == "float8":
+        eager, modelled, output = (y.to(torch.float8_e4m3fn) for y in (eager, modelled, output))
+    if kind in ("integers", "booleans"):
+        whole = [torch.randint(0, 3, shape) for _ in range(4)]
+        truth, eager, modelled, output = whole if kind == "integers" else [y > 0 for y in whole]
+    if kind == "nonfinite":
+        truth[0, 0], truth[1, 0, 0], eager[0, 0], eager[2, 2], modelled[3, 3, 3] = (
+            math.inf,
+            math.nan,
+            math.inf,
+            math.inf,
+            math.inf,
+        )
+        output[0, 0], output[4, 4, 1], output[5, 4, 3] = math.inf, -math.inf, math.nan
+    if kind == "ties":
+        output = (truth + 1).float().round() * 0 + 7
+        truth = torch.ones_like(truth)
+        eager = modelled = truth.float()
+    return truth, eager, modelled, output
+
+
+@pytest.mark.parametrize("at_once", [1, 7, 20, 41])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "plain", "scalar", "empty", "one line", "row", "strided", "expanded", "float8", "integers", "booleans", "nonfinite",
+        "ties", "slack",
+    ],
+)  # fmt: skip
+def test_what_is_compared_in_parts_is_what_the_whole_is(
+    kind: str, precision: str, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All but sums of squares to the bit; those are added in another order."""
+    truth, eager, modelled, output = answers(kind)
+    slack = torch.rand(truth.shape, dtype=torch.float64) * 1e-6 if kind == "slack" else None
+
+    def compared(inputs: Inputs) -> tuple[list[float], list[float], list[Tensor | None], object]:
+        level = error_level(truth, eager, precision, modelled=[modelled], inputs=inputs, slack=slack)
+        figures = error_figures(output, truth, level).tolist()
+        exact = [level.max, level.misplaced, level.edge, figures[1], figures[3]]
+        sums = [level.rms, level.relative_rms, level.scale, figures[0], figures[2]]
+        kept = [level.nonfinite, level.nonfinite_truth, level.nonfinite_eager, level.undefined, level.slack]
+        return exact, sums, kept, first_wrong(output, truth, level) if output.numel() else None
+
+    for inputs in Inputs:
+        monkeypatch.setattr(error_norms, "AT_ONCE", 1 << 24)
+        whole = compared(inputs)
+        monkeypatch.setattr(error_norms, "AT_ONCE", at_once)
+        parts = compared(inputs)
+        assert repr(parts[0]) == repr(whole[0])  # NaN is itself
+        assert repr(parts[3]) == repr(whole[3])
+        assert parts[1] == pytest.approx(whole[1], rel=1e-14, nan_ok=True)
+        for a, b in zip(parts[2], whole[2], strict=True):
+            assert (a is None and b is None) or torch.equal(
+                torch.as_tensor(a).nan_to_num(7.0), torch.as_tensor(b).nan_to_num(7.0)
+            )
+
+
+@pytest.mark.parametrize("contiguous", [True, False])
+def test_what_comparing_takes_does_not_grow_with_the_output(contiguous: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(error_norms, "AT_ONCE", 1 << 12)
+    peaks = []
+    for size in (1 << 8, 1 << 12):
+        truth = torch.randn(size, 64, dtype=torch.float64)
+        output = truth.float() if contiguous else truth.float().T.contiguous().T
+        level = error_level(truth, output, "fp32", modelled=[output])
+        with LiveBytes() as live:
+            error_level(truth, output, "fp32", modelled=[output])
+            error_figures(output, truth, level)
+            first_wrong(output, truth, level)
+        peaks.append(live.peak)
+    assert max(peaks) <= 4 * 8 * (1 << 12)

@@ -1,8 +1,9 @@
 """Apply rules of algebra to a Graph until none fits.
 
-Every rule holds in exact arithmetic for all finite inputs and parameters, and rounds no worse than what it replaces. An input
-that is infinite may give another infinity or NaN than the Graph as written. Nothing is decided by sizes other than 1, so that
-a task's input sets are rewritten alike.
+Every rule holds in exact arithmetic for all finite inputs and parameters. In floating point the result rounds otherwise, and is
+not that of the Graph as written where an input or parameter is infinite or NaN, where one of the two overflows, or where what a
+rule subtracts is far larger than what is left (docs/explanation/graph.md has an example of each). Nothing is decided by sizes
+other than 1, so that a task's input sets are rewritten alike.
 """
 
 from __future__ import annotations

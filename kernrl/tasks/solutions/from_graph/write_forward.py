@@ -50,9 +50,8 @@ class Style:
 
     @property
     def taught(self) -> bool:
-        """Whether nano's replies are written in it. Products are written for a precision, which a reply does not know."""
-        special = self.pads or self.levels or self.direct or self.tiles or self.choice.lean
-        return self.product is None and not self.choice.stages and not special
+        """Whether nano's replies are written in it: they do no fewer ops than the listing has."""
+        return not self.algebra
 
 
 @dataclass

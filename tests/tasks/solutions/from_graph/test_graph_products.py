@@ -148,7 +148,6 @@ def test_small_products_are_cut_along_their_depth() -> None:
 
 
 def test_the_cost_model_prefers_a_fused_softmax_and_the_library_for_large_products() -> None:
-    from kernrl.optimization.results.result_text import rates_of
     from kernrl.verifier.base.devices import device_for
 
     h200 = device_for("H200")
@@ -157,7 +156,7 @@ def test_the_cost_model_prefers_a_fused_softmax_and_the_library_for_large_produc
     def first(rows: int, depth: int, columns: int, tail: str) -> str:
         source = module(f"self.l = nn.Linear({depth}, {columns})", f"return {tail}", f"torch.randn({rows}, {depth})")
         graphs = graphs_of(Task("t", source))
-        return plausible(graphs, rates_of(h200, "tf32"), precision="tf32")[0][0].name
+        return plausible(graphs, h200.rates("tf32"), precision="tf32")[0][0].name
 
     assert first(16384, 256, 200, "self.l(x).softmax(1)").startswith("dot")
     assert not first(8192, 8192, 8192, "self.l(x).relu()").startswith("dot")

@@ -10,7 +10,7 @@ from support import EXHAUSTIVE
 from support.graph_tasks import IMAGE, ask, module, on_a_cpu, rows_of
 
 from kernrl.tasks.graph.input_sets import with_input_sets
-from kernrl.tasks.solutions.from_graph.styles import STYLES, TAUGHT, write_solutions
+from kernrl.tasks.solutions.from_graph.styles import STYLES, write_solutions
 from kernrl.tasks.task import Task
 from kernrl.verifier import HardenedVerifier
 
@@ -186,10 +186,6 @@ def test_no_rounding_makes_a_variance_negative_or_nan() -> None:
         squares = [line.strip() for line in text.splitlines() if "_m2_acc +=" in line]
         assert squares
         assert all(re.fullmatch(r"(\w+_m2_acc) \+= (\w+) \* \(\2 \* \(1\.0 - \w+\)\)", line) for line in squares), squares
-
-
-def test_nano_is_taught_none_of_them() -> None:
-    assert not {"tile", "rows", "parts", "last", "last-parts", "direct", "direct-parts"} & {style.name for style in TAUGHT}
 
 
 @pytest.mark.parametrize("rows", [10_000, 200_000, 600_000])
