@@ -7,9 +7,14 @@ CUDA C++ Programming Guide's table of compute capabilities.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from kernrl.errors import UsageError
 from kernrl.tasks.graph.costs import Rates
+
+DEFAULT_GPU = "NVIDIA H200"
+"""Target where there is no GPU and none is named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,22 @@ def device_for(name_or_arch: str) -> Device | None:
         if wanted in device.name.lower() or device.name.lower() in wanted:
             return device
     return None
+
+
+def device_aimed_at(asked: str | None, here: Mapping[str, str] | None) -> Device:
+    """The target device, for compiling and modelling: the one asked for, else the GPU here, else `DEFAULT_GPU`.
+
+    `here` describes this machine's GPU, or is None. Raises UsageError for a device that is unknown or cannot run here.
+    """
+    device = device_for(asked or (here["gpu"] if here else DEFAULT_GPU))
+    if device is None and here and not asked:
+        device = device_for(here["arch"])
+    if device is None:
+        name = asked or (here and here["gpu"])
+        raise UsageError(f"--target {name}: no such GPU is known; name an architecture such as sm_90.")
+    if here and device.arch != here["arch"]:
+        raise UsageError(f"--target {asked}: the GPU here is {here['arch']}; leave it out, or add --device cpu.")
+    return device
 
 
 def arch_number(arch: str) -> int:
