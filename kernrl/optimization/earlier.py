@@ -17,9 +17,8 @@ from kernrl.console import counted
 from kernrl.files import replace_file
 from kernrl.optimization.search.trials import Proposal, Trial, ranked
 from kernrl.runs.run_directory import read_lines
-from kernrl.tasks.task import Task
+from kernrl.tasks.task import Task, task_fingerprint
 from kernrl.verifier.base.verdict import Status
-from kernrl.verifier.cache import task_fingerprint
 from kernrl.verifier.verifier import HardenedVerifier
 
 CANDIDATES = "candidates.jsonl"

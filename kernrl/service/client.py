@@ -85,7 +85,7 @@ def gpu_judged_on(config: VerifierConfig) -> str:
             return verifier.gpu()
     import torch
 
-    from kernrl.verifier.task_facts import gpu_aimed_at
+    from kernrl.verifier.base.devices import gpu_aimed_at
 
     here = None
     if config.device != "cpu" and torch.cuda.is_available():

@@ -7,6 +7,8 @@ and tuples of them, so an input set is nothing but other values for those consta
 
 from __future__ import annotations
 
+import hashlib
+import json
 import linecache
 import sys
 import types
@@ -71,6 +73,13 @@ class Task:
     def source_at(self, input_set: InputSet) -> str:
         """The reference's source with the input set's constants written in."""
         return override_constants(self.pytorch_code, input_set.constants, where=self.id)
+
+
+def task_fingerprint(task: Task) -> str:
+    """Hash of a task's source and shapes, but not its name."""
+    sets = [[s.name, sorted(s.constants.items()), *(["derived"] if s.derived else [])] for s in task.input_sets]
+    others = [[sorted(s.constants.items()) for s in task.same_numbers]] if task.same_numbers else []
+    return hashlib.sha256(json.dumps([task.pytorch_code, sets, *others]).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

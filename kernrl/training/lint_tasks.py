@@ -14,9 +14,8 @@ from kernrl.console import log, progress
 from kernrl.errors import UsageError
 from kernrl.files import replace_file
 from kernrl.rollouts.collect import Verifier
-from kernrl.tasks.task import FULL, Task
+from kernrl.tasks.task import FULL, Task, task_fingerprint
 from kernrl.verifier.base.version import verifier_version
-from kernrl.verifier.cache import task_fingerprint
 from kernrl.verifier.judge.task_lint import lint, objection
 from kernrl.verifier.pool.derive_input_sets import InputSets
 

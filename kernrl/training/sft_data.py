@@ -20,8 +20,7 @@ from kernrl.tasks.task import Task
 from kernrl.tasks.worker_pool import worker_pool
 from kernrl.training.lint_tasks import sound_tasks
 from kernrl.training.session import askable
-from kernrl.verifier.base.devices import device_for
-from kernrl.verifier.task_facts import DEFAULT_GPU
+from kernrl.verifier.base.devices import DEFAULT_GPU, device_for
 
 T = TypeVar("T")
 

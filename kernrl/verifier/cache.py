@@ -12,20 +12,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from kernrl.tasks.task import Task
+from kernrl.tasks.task import Task, task_fingerprint
 from kernrl.verifier.base.verdict import Status, Verdict
 
 log = logging.getLogger(__name__)
 
 _NOT_KEPT = frozenset((Status.INFRA_ERROR, Status.TIMEOUT))
 """Statuses that may differ the next time."""
-
-
-def task_fingerprint(task: Task) -> str:
-    """Hash of a task's source and shapes, but not its name."""
-    sets = [[s.name, sorted(s.constants.items()), *(["derived"] if s.derived else [])] for s in task.input_sets]
-    others = [[sorted(s.constants.items()) for s in task.same_numbers]] if task.same_numbers else []
-    return hashlib.sha256(json.dumps([task.pytorch_code, sets, *others]).encode()).hexdigest()
 
 
 def verdict_key(task: Task, candidate_sha: str, conditions: Sequence[str]) -> str:

@@ -32,7 +32,7 @@ from kernrl.verifier.plan.plan import Plan
 from kernrl.verifier.plan.price import Price, price
 from kernrl.verifier.pool.backend import Front, GpuBackend
 from kernrl.verifier.replay.job import Job
-from kernrl.verifier.task_facts import TaskFacts
+from kernrl.verifier.trace.task_facts import TaskFacts
 
 log = logging.getLogger(__name__)
 

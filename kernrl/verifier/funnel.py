@@ -8,6 +8,7 @@ import logging
 import os
 import threading
 import traceback
+from concurrent.futures import Future
 from dataclasses import asdict, replace
 
 import torch
@@ -16,13 +17,13 @@ import triton
 from kernrl import __version__
 from kernrl.config import VerifierConfig
 from kernrl.errors import InfrastructureError, InternalError, UsageError
-from kernrl.tasks.task import FULL, RAGGED, InputSet, Task
+from kernrl.tasks.task import FULL, RAGGED, InputSet, Task, task_fingerprint
+from kernrl.verifier.base.devices import device_aimed_at, gpu_aimed_at
 from kernrl.verifier.base.parse import parse_reply
 from kernrl.verifier.base.progress import FailedAtDerived, Progress, Stopped, passed
 from kernrl.verifier.base.screen import screen
 from kernrl.verifier.base.verdict import Rejection, Stage, Status, Verdict, printable
 from kernrl.verifier.base.version import verifier_version
-from kernrl.verifier.cache import task_fingerprint
 from kernrl.verifier.correctness import Defences, PlanJudge, precision_of
 from kernrl.verifier.interpreted_sets import (
     NO_RAGGED_SET,
@@ -42,7 +43,7 @@ from kernrl.verifier.pool.memory_ledger import gib, least_bytes
 from kernrl.verifier.pool.ray import Cluster
 from kernrl.verifier.pool.task_preparers import compilers
 from kernrl.verifier.replay.compiled_reference import MODES
-from kernrl.verifier.task_facts import TaskFacts, device_aimed_at, gather_facts, gpu_aimed_at
+from kernrl.verifier.trace.task_facts import TaskFacts
 from kernrl.verifier.trace.tracer import CPU_S as TRACE_CPU_S
 
 log = logging.getLogger(__name__)
@@ -74,7 +75,7 @@ class StagedEvaluator:
         self.front: Front | None = None
         self._devices = devices
         self._plan_judge: PlanJudge | None = None
-        self._facts: dict[tuple[str, str], TaskFacts] = {}
+        self._facts: dict[tuple[str, str], Future[TaskFacts]] = {}
         self.cache_dir = config.cache_folder
         self._starting, self._gathering = threading.Lock(), threading.Lock()
         self._started = self._closed = False
@@ -297,20 +298,21 @@ class StagedEvaluator:
 
     def facts_of(self, task: Task) -> TaskFacts:
         """The facts of a task under its policy, cached. Raises UsageError if its reference does not run."""
-        key = task_fingerprint(task), self.precision_of(task)
+        precision = self.precision_of(task)
+        key = task_fingerprint(task), precision
         with self._gathering:  # candidates of a group come at the same time, and need this once
-            if key not in self._facts:
-                self._facts[key] = self._gathered(task, key[1])
-            return self._facts[key]
-
-    def _gathered(self, task: Task, precision: str) -> TaskFacts:
-        try:
-            return gather_facts(task, precision, self._device, on_gpu=bool(self.gpus))
-        except UsageError:  # of the task's own sets, or of derived ones, which nobody needs
-            stated = tuple(s for s in task.input_sets if not s.derived)
-            if stated == task.input_sets:
+            under_way = self._facts.get(key)
+            found = under_way or self._facts.setdefault(key, Future())
+        if under_way is None:
+            assert self.front
+            try:
+                found.set_result(self.front.facts(task, precision, self._device, on_gpu=bool(self.gpus)))
+            except BaseException as error:
+                with self._gathering:  # the next candidate tries again
+                    del self._facts[key]
+                found.set_exception(error)
                 raise
-            return gather_facts(replace(task, input_sets=stated), precision, self._device, on_gpu=bool(self.gpus))
+        return found.result()
 
     def doing(self) -> str:
         """What the GPUs of this machine are at, for people; '' where there are none, or where nothing is under way."""

@@ -16,11 +16,11 @@ import pytest
 from support import ROOT
 
 from kernrl.config import VerifierConfig
-from kernrl.tasks.task import InputSet, Task
+from kernrl.tasks.task import InputSet, Task, task_fingerprint
 from kernrl.verifier.base import version
 from kernrl.verifier.base.verdict import Speedup, Stage, Status, Timing, Verdict
 from kernrl.verifier.base.version import verifier_version, version_of
-from kernrl.verifier.cache import VerdictCache, task_fingerprint, verdict_key
+from kernrl.verifier.cache import VerdictCache, verdict_key
 from kernrl.verifier.funnel import StagedEvaluator
 
 TIMING = Timing("measured", "GPU", 10.0, {"eager": 20.0}, {"eager": Speedup(2.0, 1.9, 2.1, True)}, 0.1, 0.01)

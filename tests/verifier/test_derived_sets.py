@@ -13,10 +13,9 @@ from support import unstated
 from support.stand_in_gpu import StandIn
 
 from kernrl.config import VerifierConfig
-from kernrl.tasks.task import FULL, InputSet, Task
+from kernrl.tasks.task import FULL, InputSet, Task, task_fingerprint
 from kernrl.verifier import correctness, funnel
 from kernrl.verifier.base.verdict import Stage, Status, Verdict
-from kernrl.verifier.cache import task_fingerprint
 from kernrl.verifier.explain import account
 from kernrl.verifier.judge.draws import ONLY_BIG_SET_REGIMES, ONLY_SET_REGIMES
 from kernrl.verifier.pool.derive_input_sets import InputSets

@@ -247,6 +247,37 @@ def test_what_cannot_be_interpreted_must_compile(verifier: HardenedVerifier, mon
         assert (verdict.status, verdict.stage) == (status, stage), verdict.reason
 
 
+def test_facts_of_a_task_are_gathered_once_for_all_that_come_at_once_and_again_after_a_failure(
+    verifier: HardenedVerifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluator, asked, gate = verifier.evaluator, list[str](), threading.Event()
+    front = evaluator.front
+    assert front
+    gathered = front.facts
+
+    def facts(task: Task, *arguments: Any, **options: Any) -> Any:
+        asked.append(task.id)
+        gate.wait(60)
+        if len(asked) == 1:
+            raise InfrastructureError("the process is gone")
+        return gathered(task, *arguments, **options)
+
+    monkeypatch.setattr(front, "facts", facts)
+    fresh = replace(TASK, pytorch_code=TASK.pytorch_code + "\n# another task\n")
+    with ThreadPoolExecutor(4) as pool:
+        gate.set()
+        with pytest.raises(InfrastructureError):
+            evaluator.facts_of(fresh)
+        gate.clear()
+        waiting = [pool.submit(evaluator.facts_of, fresh) for _ in range(4)]
+        gate.set()
+        first, *others = [one.result() for one in waiting]
+    assert all(one is first for one in others)
+    assert len(asked) == 2
+    assert evaluator.facts_of(fresh).sets
+    assert len(asked) == 2
+
+
 def test_many_come_with_their_positions_and_a_broken_task_stops_nobody(verifier: HardenedVerifier) -> None:
     broken = Task(
         "broken", TASK.pytorch_code.replace("def forward(self, x", "def forward(self, y, x"), input_sets=TASK.input_sets

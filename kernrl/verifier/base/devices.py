@@ -7,9 +7,14 @@ CUDA C++ Programming Guide's table of compute capabilities.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from kernrl.errors import UsageError
 from kernrl.tasks.graph.costs import Rates
+
+DEFAULT_GPU = "NVIDIA H200"
+"""Target where there is no GPU and none is named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,31 @@ def device_for(name_or_arch: str) -> Device | None:
         if wanted in device.name.lower() or device.name.lower() in wanted:
             return device
     return None
+
+
+def device_aimed_at(asked: str | None, here: Mapping[str, str] | None) -> Device:
+    """The target device, for compiling and modelling: the one asked for, else the GPU here, else `DEFAULT_GPU`.
+
+    `here` describes this machine's GPU, or is None. Raises UsageError for a device that is unknown or cannot run here.
+    """
+    if here and not asked and arch_number(here["arch"]) < OLDEST_ARCH:
+        why = f"{here['gpu']} is {here['arch']}: TF32 and Triton need sm_{OLDEST_ARCH} or newer"
+        raise UsageError(f"{why}; add --device cpu to judge by the interpreter.")
+    device = device_for(asked or (here["gpu"] if here else DEFAULT_GPU))
+    if device is None and here and not asked:
+        device = device_for(here["arch"])
+    if device is None:
+        name = asked or (here and here["gpu"])
+        raise UsageError(f"--target {name}: no such GPU is known; name an architecture such as sm_90.")
+    if here and device.arch != here["arch"]:
+        raise UsageError(f"--target {asked}: the GPU here is {here['arch']}; leave it out, or add --device cpu.")
+    return device
+
+
+def gpu_aimed_at(asked: str | None, here: Mapping[str, str] | None) -> str:
+    """The GPU that candidates are judged on, or are modelled for, as a prompt names it: `H200`. Raises as `device_aimed_at`."""
+    device = device_aimed_at(asked, here)
+    return (here["gpu"] if here else device.name).removeprefix("NVIDIA ")
 
 
 def arch_number(arch: str) -> int:

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from kernrl.tasks.task import Task
+from kernrl.verifier.base.devices import Device
 from kernrl.verifier.base.verdict import ErrorRecord, Rejection, Speedup, Stage
 from kernrl.verifier.interpret.interpret_server import Judged, SmallJob
 from kernrl.verifier.plan.compiled import CompiledKernel
@@ -18,6 +20,7 @@ from kernrl.verifier.plan.plan import KernelSource, TraceSpec
 from kernrl.verifier.plan.reading import Asked, PlansRead
 from kernrl.verifier.replay.job import Job, Measured
 from kernrl.verifier.replay.timing import NoiseBand
+from kernrl.verifier.trace.task_facts import TaskFacts
 from kernrl.verifier.trace.tracer import Traced
 
 
@@ -93,6 +96,10 @@ class CalibratedGpu(GpuBackend, Protocol):
 
 class Front(Protocol):
     """What comes before the GPU, or replaces it. Thread-safe. Every method raises InfrastructureError."""
+
+    def facts(self, task: Task, precision: str, device: Device, *, on_gpu: bool) -> TaskFacts:
+        """See `FactsGatherers.gather`."""
+        ...
 
     def trace(self, source: str, specs: Sequence[TraceSpec], timeout_s: float) -> Traced | Rejection:
         """See `Tracer.trace`."""

@@ -1,4 +1,4 @@
-"""The front on this machine: tracer, plan readers, compiler and interpreters, which share its cores."""
+"""The front on this machine: what gathers facts of tasks, tracer, plan readers, compiler and interpreters share its cores."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from kernrl.tasks.task import Task
+from kernrl.verifier.base.devices import Device
 from kernrl.verifier.base.verdict import Rejection
 from kernrl.verifier.compile.compiler import Compiler
 from kernrl.verifier.interpret.interpret_server import Judged, SmallJob, warm_up
@@ -15,13 +17,20 @@ from kernrl.verifier.plan.compiled import CompiledKernel
 from kernrl.verifier.plan.plan import KernelSource, TraceSpec
 from kernrl.verifier.plan.reading import Asked, PlansRead
 from kernrl.verifier.pool.backend import Front
+from kernrl.verifier.pool.facts_gatherers import FactsGatherers
 from kernrl.verifier.pool.interpreters import Interpreters
 from kernrl.verifier.pool.plan_readers import PlanReaders
 from kernrl.verifier.rpc.fork_server import ForkServer
 from kernrl.verifier.rpc.processes import dotted
+from kernrl.verifier.trace.task_facts import TaskFacts
 from kernrl.verifier.trace.tracer import Traced, Tracer
 
-_MODULES = ("kernrl.verifier.plan.reading", "kernrl.verifier.interpret.interpret_server", "kernrl.verifier.judge.cpu_server")
+_MODULES = (
+    "kernrl.verifier.trace.task_facts",
+    "kernrl.verifier.plan.reading",
+    "kernrl.verifier.interpret.interpret_server",
+    "kernrl.verifier.judge.cpu_server",
+)
 
 
 _KEEP_MEMORY = {
@@ -34,7 +43,7 @@ kernel, which clears it, page by page, for the next one."""
 
 
 def cpu_fork_server() -> ForkServer:
-    """The fork server of plan readers, interpreters and their judges."""
+    """The fork server of what gathers facts of tasks, plan readers, interpreters and their judges."""
     return ForkServer(
         "the interpreters' fork server", "kernrl.verifier.rpc.worker", {"modules": _MODULES, "warm_up": [dotted(warm_up)]},
         env=_KEEP_MEMORY | os.environ | {"CUDA_VISIBLE_DEVICES": ""},
@@ -53,6 +62,7 @@ class LocalFront(Front):
         self._tracer = Tracer(slots, target=target, require_sandbox=require_sandbox, slots=shared)
         self._compiler = Compiler(slots, targets=(target,), cache_dir=kernels, require_sandbox=require_sandbox, slots=shared)
         self.fork_server = cpu_fork_server()
+        self.gatherers = FactsGatherers(slots, self.fork_server, shared)
         self.readers = PlanReaders(slots, self.fork_server, shared)
         self.interpreters = Interpreters(slots, interpreter, self.fork_server, shared)
 
@@ -65,6 +75,10 @@ class LocalFront(Front):
             except KeyboardInterrupt:  # which is not to wait for them
                 self.close()
                 raise
+
+    def facts(self, task: Task, precision: str, device: Device, *, on_gpu: bool) -> TaskFacts:
+        """See `FactsGatherers.gather`."""
+        return self.gatherers.gather(task, precision, device, on_gpu=on_gpu)
 
     def trace(self, source: str, specs: Sequence[TraceSpec], timeout_s: float) -> Traced | Rejection:
         """See `Tracer.trace`."""
@@ -84,5 +98,5 @@ class LocalFront(Front):
 
     def close(self) -> None:
         """End every process."""
-        for part in (self._tracer, self._compiler, self.readers, self.interpreters, self.fork_server):
+        for part in (self._tracer, self._compiler, self.gatherers, self.readers, self.interpreters, self.fork_server):
             part.close()

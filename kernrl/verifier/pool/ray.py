@@ -20,6 +20,8 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from kernrl.config import VerifierConfig
 from kernrl.errors import InfrastructureError, UsageError
+from kernrl.tasks.task import Task
+from kernrl.verifier.base.devices import Device
 from kernrl.verifier.base.verdict import Rejection
 from kernrl.verifier.interpret.interpret_server import Judged, SmallJob
 from kernrl.verifier.plan.compiled import CompiledKernel
@@ -32,6 +34,7 @@ from kernrl.verifier.pool.ray_actors import FrontActor, GpuActor
 from kernrl.verifier.replay.job import Job
 from kernrl.verifier.replay.timing import NoiseBand
 from kernrl.verifier.rpc.answers import Answer, Died, Failed, value_of
+from kernrl.verifier.trace.task_facts import TaskFacts
 from kernrl.verifier.trace.tracer import Traced
 
 log = logging.getLogger(__name__)
@@ -183,6 +186,9 @@ class RayFront(Front):
 
     def __init__(self, actors: Sequence[RayActor[FrontActor]]):
         self.actors = actors
+
+    def facts(self, task: Task, precision: str, device: Device, *, on_gpu: bool) -> TaskFacts:
+        return self._ask(lambda actor: actor.ask(FrontActor.facts, task, precision, device, on_gpu))
 
     def trace(self, source: str, specs: Sequence[TraceSpec], timeout_s: float) -> Traced | Rejection:
         return self._ask(lambda actor: actor.ask(FrontActor.trace, source, specs, timeout_s))

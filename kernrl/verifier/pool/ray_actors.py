@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kernrl.config import VerifierConfig
+from kernrl.tasks.task import Task
+from kernrl.verifier.base.devices import Device
 from kernrl.verifier.base.verdict import Rejection
 from kernrl.verifier.interpret.interpret_server import Judged, SmallJob
 from kernrl.verifier.plan.compiled import CompiledKernel
@@ -19,17 +21,21 @@ from kernrl.verifier.pool.local import LocalFront
 from kernrl.verifier.pool.ray_actor import AboutGpu, Actor
 from kernrl.verifier.replay.compiled_reference import MODES
 from kernrl.verifier.replay.job import Job
+from kernrl.verifier.trace.task_facts import TaskFacts
 from kernrl.verifier.trace.tracer import Traced
 
 
 class FrontActor(Actor):
-    """Tracer, plan readers, compiler and interpreters on one node."""
+    """What gathers facts of tasks, tracer, plan readers, compiler and interpreters on one node."""
 
     def __init__(self, config: VerifierConfig, cache_dir: Path | None, target: str, slots: int, interpreter: dict[str, bool]):
         self._front = LocalFront(
             slots, target=target, cache_dir=cache_dir, require_sandbox=config.require_sandbox, interpreter=interpreter
         )
         self._front.start()
+
+    def facts(self, task: Task, precision: str, device: Device, on_gpu: bool) -> TaskFacts:
+        return self._front.facts(task, precision, device, on_gpu=on_gpu)
 
     def trace(self, source: str, specs: Sequence[TraceSpec], timeout_s: float) -> Traced | Rejection:
         return self._front.trace(source, specs, timeout_s)

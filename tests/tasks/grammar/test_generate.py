@@ -20,7 +20,7 @@ from kernrl.tasks.grammar.producers import FAMILIES
 from kernrl.tasks.grammar.reductions import CORES
 from kernrl.tasks.loaders import load_tasks
 from kernrl.tasks.split import SPLITS, split_of
-from kernrl.verifier.cache import task_fingerprint
+from kernrl.tasks.task import task_fingerprint
 
 MANY = 1000
 

@@ -21,7 +21,7 @@ from kernrl.verifier.judge.inputs import TaskInputs
 from kernrl.verifier.judge.live_bytes import LiveBytes
 from kernrl.verifier.judge.memory_estimate import rehearse
 from kernrl.verifier.judge.regimes import REGIMES
-from kernrl.verifier.task_facts import gather_facts
+from kernrl.verifier.trace.task_facts import gather_facts
 
 MODERATE = (
     "factorized_interactions", "deep_narrow_chain", "softmax_of_one_gate", "time_series_decomp", "leaf_lesson",

@@ -1,20 +1,19 @@
-"""What the stages need to know about a task and the target GPU, before there is a candidate."""
+"""What the stages need to know about a task and the target GPU, before there is a candidate.
+
+The reference's Python runs for it, on tensors without memory, for a hundredth to a tenth of a second: in processes of its own
+(`FactsGatherer`), or every thread that waits for a candidate would wait for the interpreter's lock.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from kernrl.errors import UsageError
-from kernrl.tasks.task import FULL, RAGGED, SMALL, InputSet, Task
-from kernrl.verifier.base.devices import OLDEST_ARCH, Device, arch_number, device_for
-from kernrl.verifier.cache import task_fingerprint
+from kernrl.tasks.task import FULL, RAGGED, SMALL, InputSet, Task, task_fingerprint
+from kernrl.verifier.base.devices import Device
 from kernrl.verifier.plan.plan import TensorSpec, TraceSpec
 from kernrl.verifier.plan.price import Price, least_modelled_us, physical_floor_us, price
 from kernrl.verifier.trace.reference_spec import judged_spec_of, outputs_of, reference_plan
-
-DEFAULT_GPU = "NVIDIA H200"
-"""Target where there is no GPU and none is named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +44,23 @@ class TaskFacts:
 
 
 def gather_facts(task: Task, precision: str, device: Device, *, on_gpu: bool) -> TaskFacts:
-    """The facts of a task under a policy. Raises UsageError if its reference does not run.
+    """The facts of a task under a policy; those of its stated sets alone where the derived ones, which nobody needs, fail.
 
     With a GPU, a small set that is derived is left out if there is a ragged one, which catches more.
+
+    Raises:
+        UsageError: the task's reference does not run.
     """
+    try:
+        return _gathered(task, precision, device, on_gpu)
+    except UsageError:
+        stated = tuple(s for s in task.input_sets if not s.derived)
+        if stated == task.input_sets:
+            raise
+        return _gathered(replace(task, input_sets=stated), precision, device, on_gpu)
+
+
+def _gathered(task: Task, precision: str, device: Device, on_gpu: bool) -> TaskFacts:
     asked = [s for s in task.input_sets if not (on_gpu and s.derived and s.name == SMALL and task.input_set(RAGGED))]
     sets = tuple(sorted(asked, key=lambda s: s.name == FULL))
     plan = reference_plan(task, sets[-1], precision, device.arch)
@@ -64,26 +76,13 @@ def gather_facts(task: Task, precision: str, device: Device, *, on_gpu: bool) ->
     )
 
 
-def device_aimed_at(asked: str | None, here: Mapping[str, str] | None) -> Device:
-    """The target device, for compiling and modelling: the one asked for, else the GPU here, else `DEFAULT_GPU`.
+class FactsGatherer:
+    """The process in which facts are gathered."""
 
-    `here` describes this machine's GPU, or is None. Raises UsageError for a device that is unknown or cannot run here.
-    """
-    if here and not asked and arch_number(here["arch"]) < OLDEST_ARCH:
-        why = f"{here['gpu']} is {here['arch']}: TF32 and Triton need sm_{OLDEST_ARCH} or newer"
-        raise UsageError(f"{why}; add --device cpu to judge by the interpreter.")
-    device = device_for(asked or (here["gpu"] if here else DEFAULT_GPU))
-    if device is None and here and not asked:
-        device = device_for(here["arch"])
-    if device is None:
-        name = asked or (here and here["gpu"])
-        raise UsageError(f"--target {name}: no such GPU is known; name an architecture such as sm_90.")
-    if here and device.arch != here["arch"]:
-        raise UsageError(f"--target {asked}: the GPU here is {here['arch']}; leave it out, or add --device cpu.")
-    return device
+    def healthy(self) -> bool:
+        """Always true: an exception leaves nothing behind here."""
+        return True
 
-
-def gpu_aimed_at(asked: str | None, here: Mapping[str, str] | None) -> str:
-    """The GPU that candidates are judged on, or are modelled for, as a prompt names it: `H200`. Raises as `device_aimed_at`."""
-    device = device_aimed_at(asked, here)
-    return (here["gpu"] if here else device.name).removeprefix("NVIDIA ")
+    def gather(self, task: Task, precision: str, device: Device, on_gpu: bool) -> TaskFacts:
+        """`gather_facts`."""
+        return gather_facts(task, precision, device, on_gpu=on_gpu)
