@@ -159,7 +159,7 @@ def held_back(task: str) -> bool:
 def candidates(count: int, seed: int) -> Iterator[tuple[Task, str, str]]:
     """`count` different solutions: task, style, source; those of a task together."""
     made = 0
-    for task in generate_tasks(level=2, count=count, seed=seed):
+    for task in generate_tasks(level=2, count=count, seed=seed, precision="fp32"):
         for origin, solutions in (("grammar", task.solutions), ("graph", write_solutions(task))):
             for solution in solutions:
                 if made == count:

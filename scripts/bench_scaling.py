@@ -179,6 +179,9 @@ class WithoutClock:
     def __init__(self, verifier: HardenedVerifier):
         self._verifier = verifier
 
+    def gpu(self) -> str:
+        return self._verifier.gpu()
+
     def unfit(self, task: Task) -> str:
         return self._verifier.unfit(task)
 

@@ -177,7 +177,9 @@ def markdown(record: dict[str, Any]) -> str:
         ]
     if curve := record.get("curve"):
         names = list(curve[0]["heldout"])
-        lines += ["## nano by the number of pairs", "", f"On one {record['curve_made']['gpu']}, held-out compositions.", ""]
+        under = ", ".join(record.get("precisions", ["fp32"]))
+        said = f"On one {record['curve_made']['gpu']}, held-out compositions, judged under {under}."
+        lines += ["## nano by the number of pairs", "", said, ""]
         lines += table(("pairs", "steps", "tokens", "loss", "validation loss", *names), map(curve_row, curve))
     return "\n".join(lines).rstrip() + "\n"
 

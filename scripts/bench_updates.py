@@ -90,6 +90,9 @@ class Judged:
 class NoVerifier:
     """Everything is judged already."""
 
+    def gpu(self) -> str:
+        return ""
+
     def unfit(self, task: Any) -> str:
         return ""
 

@@ -57,7 +57,7 @@ def candidates(count: int, seed: int) -> list[Pair]:
     """Distinct (task, solution) pairs, a task's solutions together as a group's are."""
     pairs: list[Pair] = []
     seen: set[str] = set()
-    for task in generate_tasks(level=2, count=count, seed=seed):
+    for task in generate_tasks(level=2, count=count, seed=seed, precision="fp32"):
         for solution in task.solutions:
             if solution.triton_code not in seen and len(pairs) < count:
                 seen.add(solution.triton_code)
@@ -70,7 +70,7 @@ def candidates(count: int, seed: int) -> list[Pair]:
 def groups(tasks: int, members: int, seed: int) -> list[Pair]:
     """`members` distinct candidates for each task: its solutions, and the same with other numbers of warps."""
     pairs: list[Pair] = []
-    for task in generate_tasks(level=2, count=4 * tasks, seed=seed):
+    for task in generate_tasks(level=2, count=4 * tasks, seed=seed, precision="fp32"):
         texts = {s.triton_code: None for s in task.solutions}
         for warps in (8, 2, 1, 16):
             texts |= {re.sub(r"num_warps=\d+", f"num_warps={warps}", s.triton_code): None for s in task.solutions}

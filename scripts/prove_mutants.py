@@ -74,7 +74,9 @@ def main() -> int:
     done = _lines(kept)
     known, begun = {(part["task"], part["turn"]) for part in done}, time.monotonic()
     before_s = max((part["seconds"] for part in done), default=0.0)
-    tasks = list(generate_tasks(level=2, count=options.tasks, seed=options.seed, workers=options.processes))
+    # under fp32: a mutant that multiplies in TF32 is right under tf32
+    made = generate_tasks(level=2, count=options.tasks, seed=options.seed, workers=options.processes, precision="fp32")
+    tasks = list(made)
     first, _, of = options.share.partition("/")
     tasks = tasks[int(first) - 1 :: int(of)]
     asked = [(task, turn) for turn in range(options.turns) for task in tasks if (task.id, turn) not in known]
@@ -182,7 +184,8 @@ def explain(options: argparse.Namespace) -> int:
     done = {_named(row): row["reason"] for row in _lines(kept)}
     parts = [part for path in options.explain for part in _lines(path)]
     asked = [s for part in parts for s in part["survivors"]]
-    tasks = {task.id: task for task in generate_tasks(level=2, count=options.tasks, seed=options.seed)}
+    made = generate_tasks(level=2, count=options.tasks, seed=options.seed, precision="fp32")
+    tasks = {task.id: task for task in made}
     deadline = time.time() + options.seconds
     left: dict[str, list[dict[str, Any]]] = {}
     for survivor in asked:

@@ -106,7 +106,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--each", type=int, default=4, help="solutions of a Graph")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=3600.0, help="begin no other Graph after so long")
-    parser.add_argument("--precision", default="fp32")
+    parser.add_argument("--precision", default="tf32")
     parser.add_argument("--commit", default="", help="of the code that ran, where there is no checkout")
     return parser.parse_args()
 

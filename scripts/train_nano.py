@@ -46,6 +46,7 @@ def main() -> None:
     parser.add_argument("--launch", default="none", choices=("none", "ddp"), help="ddp trains on every GPU")
     parser.add_argument("--tasks", type=int, default=100, help="tasks of each set, at most")
     parser.add_argument("--samples", type=int, default=8, help="samples a task")
+    parser.add_argument("--precision", default="tf32", choices=("fp32", "tf32", "bf16", "fp16"), help="of the evaluations")
     parser.add_argument("--max-tokens", type=int, default=2048, help="longest reply")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
@@ -58,7 +59,7 @@ def main() -> None:
         if (output / name / "results.json").exists():
             continue
         asked = ["--tasks", source, "--limit", args.tasks, "--samples", args.samples, "--max-tokens", args.max_tokens]
-        how = ["--temperature", 0.8, "--seed", args.seed, "--sampling-batch", 512]
+        how = ["--temperature", 0.8, "--seed", args.seed, "--sampling-batch", 512, "--precision", args.precision]
         kernrl("eval", "--model", output / "sft" / "model", "--output", output / name, *asked, *how)
     for name in SETS:
         results = json.loads((output / name / "results.json").read_text())

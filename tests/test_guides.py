@@ -69,7 +69,7 @@ def test_the_guides_template_asks(tmp_path: Path) -> None:
     [template] = re.findall(r"```jinja\n(.*?)```\n\n\|", (GUIDES / "own_prompt.md").read_text(), re.DOTALL)
     (tmp_path / "ask.j2").write_text(template)
     [task] = load_tasks("heldout#2").tasks
-    *_, request = task_messages(task, "chat", template=read_template(tmp_path / "ask.j2"))
+    *_, request = task_messages(task, "chat", gpu="H200", template=read_template(tmp_path / "ask.j2"))
     assert request["content"].startswith("You write Triton for an NVIDIA H200.")
     assert task.pytorch_code.strip() in request["content"]
     (tmp_path / "more.j2").write_text('{% include "task.j2" %}\nUse one kernel.')
@@ -89,8 +89,9 @@ def test_the_guides_source_makes_tasks(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_the_guides_prompt_is_the_one_that_is_sent_in_training() -> None:
-    facts = ReinforceConfig(model="m", output=Path("run")).facts
-    assert f'task_messages(task, "chat", facts={facts})' in blocks("use_the_model.md")[0]
+    sent = ReinforceConfig(model="m", output=Path("run"))
+    assert sent.name_gpu
+    assert f'task_messages(task, "chat", gpu="H200", facts={sent.facts})' in blocks("use_the_model.md")[0]
 
 
 @pytest.mark.slow

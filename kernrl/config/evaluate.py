@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import Field, model_validator
 
 from kernrl.config.by_model import NANO
 from kernrl.config.groups import MODEL, RUN, SAMPLING, TASKS
 from kernrl.config.judging import JudgingConfig
+from kernrl.config.prompts import Facts, NameGpu, PromptForm, PromptTemplate
 from kernrl.config.resume import ResumableConfig
 from kernrl.config.sampling import SamplingConfig
-from kernrl.config.training import FACTS, Columns, PromptForm, PromptTemplate, ServerConfig
+from kernrl.config.training import Columns, ServerConfig
 from kernrl.settings import ALSO, RARE
 
 
@@ -23,6 +24,8 @@ def _model(validated: dict[str, Any]) -> str | None:
 
 class EvalConfig(ResumableConfig, ServerConfig, SamplingConfig, JudgingConfig):
     """`kernrl eval`."""
+
+    BEFORE: ClassVar = {"name_gpu": False}
 
     from_run: Path | None = Field(
         default=None,
@@ -41,8 +44,9 @@ class EvalConfig(ResumableConfig, ServerConfig, SamplingConfig, JudgingConfig):
         description="Form of the prompt: nano's short one, or the model's chat template; by the model's tokenizer if not set.",
         json_schema_extra=MODEL | RARE,
     )
-    prompt_template: PromptTemplate = Field(default=None, json_schema_extra=MODEL | RARE)
-    facts: bool = Field(default=True, description=FACTS, json_schema_extra=MODEL | RARE)
+    prompt_template: PromptTemplate = None
+    facts: Facts = True
+    name_gpu: NameGpu = True
     tasks: str = Field(
         default="heldout",
         description="Any source of tasks (`kernrl tasks list --help`); 'heldout' is the shipped suite.",

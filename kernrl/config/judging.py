@@ -35,7 +35,8 @@ class JudgingConfig(Config):
 
     precision: Literal["fp32", "tf32", "bf16", "fp16"] | None = Field(
         default=None,
-        description="Precision of reference, baselines and candidates; the task's own (mostly fp32) if not set.",
+        description="Precision of reference, baselines and candidates; the task's own if not set: tf32 for those that kernrl "
+        "makes, fp32 for a file.",
         json_schema_extra=VERIFIER | {OLD: "--verifier.precision"},
     )
     baseline: Baselines = Field(

@@ -7,21 +7,14 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
+from kernrl.config.adapters import LoadIn4Bit, LoraAlpha, LoraDropout, LoraRank, LoraTargets
 from kernrl.config.by_model import ByModel, is_nano
 from kernrl.config.groups import MODEL, OPTIMISER, REWARD, RUN, SAMPLING, TASKS, VERIFIER
+from kernrl.config.prompts import Facts, NameGpu, PromptForm, PromptTemplate
 from kernrl.config.reward import COMPARE, preset_or_path
 from kernrl.config.sampling import SamplingConfig, differing
 from kernrl.config.tracking import TrackingConfig
-from kernrl.config.training import (
-    FACTS,
-    FOUR_BITS,
-    Columns,
-    LoraTargets,
-    PromptForm,
-    PromptTemplate,
-    ServerConfig,
-    TrainingConfig,
-)
+from kernrl.config.training import Columns, ServerConfig, TrainingConfig
 from kernrl.config.verifier import VerifierConfig
 from kernrl.settings import ALSO, MOST_WORKERS, OLD, RARE
 
@@ -44,6 +37,7 @@ class ImproveConfig(TrainingConfig, ServerConfig, TrackingConfig, SamplingConfig
     """
 
     RENAMED: ClassVar = {"baseline": "reward_baseline"}
+    BEFORE: ClassVar = {"name_gpu": False}
     MAY_CHANGE: ClassVar = ("steps", "rounds", "time_limit_s", "gpu_hour_price")
 
     model: str = Field(
@@ -56,30 +50,20 @@ class ImproveConfig(TrainingConfig, ServerConfig, TrackingConfig, SamplingConfig
         description="Form of the prompt: nano's short one, or the model's chat template; by the model's tokenizer if not set.",
         json_schema_extra=MODEL | RARE,
     )
-    prompt_template: PromptTemplate = Field(default=None, json_schema_extra=MODEL | RARE)
-    facts: bool = Field(default=True, description=FACTS, json_schema_extra=MODEL | RARE)
+    prompt_template: PromptTemplate = None
+    facts: Facts = True
+    name_gpu: NameGpu = True
     lora: bool = Field(
         default_factory=_adapts,
         description="Train LoRA adapters (extra 'lora'); --no-lora trains all weights. If neither is given: off for nano, with "
         "--engine server and with --launch fsdp2, else on.",
         json_schema_extra=MODEL,
     )
-    lora_rank: int = Field(default=16, ge=1, description="Rank of the adapters.", json_schema_extra=MODEL | RARE)
-    lora_alpha: int | None = Field(
-        default=None,
-        ge=1,
-        description="LoRA's alpha: adapters are scaled by alpha / rank. Twice the rank if not set.",
-        json_schema_extra=MODEL | RARE,
-    )
-    lora_dropout: float = Field(
-        default=0.0, ge=0, lt=1, description="Dropout before the adapters.", json_schema_extra=MODEL | RARE
-    )
-    lora_targets: LoraTargets = Field(
-        default=("all-linear",),
-        description="Layers with adapters, such as q_proj,v_proj; every linear one but the head if not set.",
-        json_schema_extra=MODEL | RARE,
-    )
-    load_in_4bit: bool = Field(default=False, description=FOUR_BITS, json_schema_extra=MODEL | RARE)
+    lora_rank: LoraRank = 16
+    lora_alpha: LoraAlpha = None
+    lora_dropout: LoraDropout = 0.0
+    lora_targets: LoraTargets = ("all-linear",)
+    load_in_4bit: LoadIn4Bit = False
     tasks: str = Field(
         default="generated",
         description="'generated' to make tasks, or any source of tasks (`kernrl tasks list --help`).",

@@ -18,6 +18,10 @@ RENAMED_VALUES = (("advantage", "none", "raw"), ("baseline", [], ["eager"]))
 """(setting, value in the config.json of an older run, what that is today)."""
 
 
+WERE_FP32 = ("heldout", "generated", "graph-heldout", "graph-deep", "graph-single")
+"""Sources of tasks that are tf32. They were fp32 in runs whose config.json has no `name_gpu`."""
+
+
 COMMANDS = ("sft", "best-of-n", "reinforce", "reward-weighted", "eval", "optimize")
 """Those with `--resume`."""
 
@@ -95,7 +99,19 @@ def with_names_of_today(cls: type[Config], kept: Mapping[str, Any]) -> dict[str,
     table = today.get("verifier")
     if "precision" in cls.model_fields.keys() - today.keys() and isinstance(table, dict):  # it was the table's alone
         today |= {"precision": table.get("precision"), "verifier": {**table, "precision": None}}
+    if kept and "name_gpu" in cls.model_fields.keys() - kept.keys():
+        return _under_fp32(cls, today)
     return today
+
+
+def _under_fp32(cls: type[Config], settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings with fp32 named, where it was the precision because the tasks are of `WERE_FP32`."""
+    source = re.split("::|#", str(settings.get("tasks") or settings.get("data")))[0]
+    holder = settings if "precision" in cls.model_fields else settings.get("verifier")
+    if source not in WERE_FP32 or not isinstance(holder, dict) or holder.get("precision"):
+        return settings
+    named = {**holder, "precision": "fp32"}
+    return named if holder is settings else {**settings, "verifier": named}
 
 
 def require_same(config: Config, path: Path, kept: Mapping[str, Any]) -> None:

@@ -7,10 +7,12 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from kernrl.config.adapters import LoadIn4Bit, LoraAlpha, LoraDropout, LoraRank, LoraTargets
 from kernrl.config.by_model import NANO, ByModel
 from kernrl.config.groups import MODEL, OPTIMISER, RUN, TASKS, VERIFIER
+from kernrl.config.prompts import Facts, NameGpu, PromptForm, PromptTemplate
 from kernrl.config.tracking import TrackingConfig
-from kernrl.config.training import FACTS, FOUR_BITS, LoraTargets, PromptForm, PromptTemplate, Schedule, TrainingConfig
+from kernrl.config.training import Schedule, TrainingConfig
 from kernrl.config.verifier import VerifierConfig
 from kernrl.settings import ALSO, MOST_WORKERS, RARE
 
@@ -19,7 +21,7 @@ class SftConfig(TrainingConfig, TrackingConfig):
     """`kernrl sft`. What is left open here is chosen by the stage, which knows the GPU."""
 
     RENAMED: ClassVar = {"evaluate_every": "validate_every"}
-    BEFORE: ClassVar = {"facts": False}
+    BEFORE: ClassVar = {"facts": False, "name_gpu": False}
     LENGTH: ClassVar = ("steps", "epochs", "time_limit_s")
     """What decides when the run ends."""
     MAY_CHANGE: ClassVar = (*LENGTH, "verify_every", "verify_tasks", "heldout_samples")
@@ -35,8 +37,9 @@ class SftConfig(TrainingConfig, TrackingConfig):
         description="Form of the prompt: nano's short one, or the model's chat template; by the model if not set.",
         json_schema_extra=MODEL | RARE,
     )
-    prompt_template: PromptTemplate = Field(default=None, json_schema_extra=MODEL | RARE)
-    facts: bool = Field(default=True, description=FACTS, json_schema_extra=MODEL | RARE)
+    prompt_template: PromptTemplate = None
+    facts: Facts = True
+    name_gpu: NameGpu = True
     form: Literal["graph", "program"] | None = Field(
         default=None,
         description="What a new nano reads and writes. graph: the Graph's listing, and kernels with forward. program: a task's "
@@ -46,22 +49,11 @@ class SftConfig(TrainingConfig, TrackingConfig):
     lora: bool = Field(
         default=False, description="Train LoRA adapters in place of the weights (extra 'lora').", json_schema_extra=MODEL
     )
-    lora_rank: int = Field(default=16, ge=1, description="Rank of the adapters.", json_schema_extra=MODEL | RARE)
-    lora_alpha: int | None = Field(
-        default=None,
-        ge=1,
-        description="LoRA's alpha: adapters are scaled by alpha / rank. Twice the rank if not set.",
-        json_schema_extra=MODEL | RARE,
-    )
-    lora_dropout: float = Field(
-        default=0.0, ge=0, lt=1, description="Dropout before the adapters.", json_schema_extra=MODEL | RARE
-    )
-    lora_targets: LoraTargets = Field(
-        default=("all-linear",),
-        description="Layers with adapters, such as q_proj,v_proj; every linear one but the head if not set.",
-        json_schema_extra=MODEL | RARE,
-    )
-    load_in_4bit: bool = Field(default=False, description=FOUR_BITS, json_schema_extra=MODEL | RARE)
+    lora_rank: LoraRank = 16
+    lora_alpha: LoraAlpha = None
+    lora_dropout: LoraDropout = 0.0
+    lora_targets: LoraTargets = ("all-linear",)
+    load_in_4bit: LoadIn4Bit = False
     data: str = Field(
         default="generated",
         description="'generated' to make tasks with worked solutions, or pairs from a file, folder or hub id: tasks with "
@@ -83,9 +75,9 @@ class SftConfig(TrainingConfig, TrackingConfig):
     )
     style_choice: Literal["uniform", "fast", "tagged"] | None = Field(
         default=None,
-        description="Which styles those are. uniform: any. fast: the fastest of six drawn, by a model of their time on an H200. "
-        "tagged: any, and the fastest of six answers a prompt that asks for it, as all later prompts of this model do. If not "
-        "set, tagged for a model that was taught so before, and uniform for others.",
+        description="Which styles those are. uniform: any. fast: the fastest of six drawn, by a model of their time on an "
+        "H200. tagged: any, and the fastest of six answers a prompt that asks for it, as all later prompts of this model do. If "
+        "not set, tagged for a model that was taught so before, and uniform for others.",
         json_schema_extra=TASKS | RARE,
     )
     map: tuple[str, ...] = Field(

@@ -65,6 +65,9 @@ class ShowConfig(SourceConfig):
     facts: bool = Field(
         default=True, description="With --prompt: end it with facts about the module, as the commands that sample do."
     )
+    target: str | None = Field(
+        default=None, description="With --prompt: the GPU to name in it; this machine's, or H200 without one, if not set."
+    )
 
 
 class GenerateConfig(Config):
@@ -79,7 +82,7 @@ class GenerateConfig(Config):
     )
     workers: int | None = Field(default=None, ge=1, le=MOST_WORKERS, description="Processes; one a core if not set.")
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = Field(
-        default="fp32", description="Precision of the tasks, under which they are judged unless another is given."
+        default="tf32", description="Precision of the tasks, under which they are judged unless another is given."
     )
     max_bytes: int = Field(
         default=2**31, ge=2**27, le=2**50, description="Most bytes that eager PyTorch may hold at once for a task at full size."

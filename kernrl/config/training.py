@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from kernrl.config.by_model import is_nano
 from kernrl.config.groups import RUN, SAMPLING
 from kernrl.config.resume import ResumableConfig
-from kernrl.config.verifier import split_commas
 from kernrl.settings import MOST_WORKERS, RARE, Config, flag_name
 
-PromptForm = Literal["nano", "chat"]
 Schedule = Literal["cosine", "linear", "constant"]
-LoraTargets = Annotated[tuple[str, ...], BeforeValidator(split_commas)]
-FACTS = "End a chat prompt with shapes and costs of every op and what could be one kernel; nano's prompts are without."
-FOUR_BITS = (
-    "Under LoRA, hold the frozen weights in 4 bits: a quarter of the memory, on a GPU (NF4 of bitsandbytes, extra '4bit'). The "
-    "final model is merged into whole weights in bf16."
-)
-PromptTemplate = Annotated[
-    Path | None, Field(description="Jinja2 file that asks for a task in chat, in place of kernrl's own text.")
-]
 Columns = Annotated[
     tuple[str, ...],
     Field(description="FIELD=COLUMN: read a field, such as pytorch_code, from this column. May be given again."),

@@ -31,7 +31,8 @@ class VerifierConfig(Config):
 
     precision: Literal["fp32", "tf32", "bf16", "fp16"] | None = Field(
         default=None,
-        description="Precision of reference, baseline and candidate; the task's own (mostly fp32) if not set.",
+        description="Precision of reference, baseline and candidate; the task's own if not set: tf32 for those that kernrl "
+        "makes, fp32 for a file.",
         json_schema_extra=VERIFIER,
     )
     device: Literal["auto", "cuda", "cpu"] = Field(

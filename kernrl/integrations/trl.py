@@ -3,7 +3,9 @@
 tasks = load_tasks("tasks/tasks.jsonl").tasks
 with HardenedVerifier() as verifier:
     trainer = GRPOTrainer(
-        model=..., reward_funcs=kernel_reward(tasks, verifier), train_dataset=Dataset.from_list(prompt_rows(tasks))
+        model=...,
+        reward_funcs=kernel_reward(tasks, verifier),
+        train_dataset=Dataset.from_list(prompt_rows(tasks, gpu=verifier.gpu())),
     )
     trainer.train()
 """
@@ -22,9 +24,15 @@ from kernrl.tasks.task import Task
 RewardFunction = Callable[..., list[float | None]]
 
 
-def prompt_rows(tasks: Iterable[Task], style: PromptStyle = "chat", precision: str | None = None) -> list[dict[str, Any]]:
-    """Rows for a `datasets.Dataset`: a conversational `prompt`, and the `task_id` that `kernel_reward` finds the task by."""
-    return [{"prompt": task_messages(task, style, precision), "task_id": task.id} for task in tasks]
+def prompt_rows(
+    tasks: Iterable[Task], style: PromptStyle = "chat", precision: str | None = None, *, gpu: str = ""
+) -> list[dict[str, Any]]:
+    """Rows for a `datasets.Dataset`: a conversational `prompt`, and the `task_id` that `kernel_reward` finds the task by.
+
+    Args:
+        gpu: The GPU to name in the prompt: `verifier.gpu()`.
+    """
+    return [{"prompt": task_messages(task, style, precision, gpu=gpu), "task_id": task.id} for task in tasks]
 
 
 def kernel_reward(tasks: Iterable[Task], verifier: Verifier, reward_of: RewardOf = reward) -> RewardFunction:

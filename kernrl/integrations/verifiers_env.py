@@ -20,6 +20,7 @@ from pydantic import Field
 
 from kernrl.config import VerifierConfig
 from kernrl.rollouts.reward import UNKNOWN, reward
+from kernrl.service.client import gpu_judged_on
 from kernrl.tasks.loaders import load_tasks
 from kernrl.tasks.prompt import render_prompt
 from kernrl.tasks.rows import task_from_row, task_to_row
@@ -76,8 +77,10 @@ class KernelTaskset(vf.Taskset[KernelTask, KernelTasksetConfig]):
     def load(self) -> Iterator[KernelTask]:
         """One task a reference."""
         tasks = load_tasks(self.config.source, split=self.config.split).tasks
-        for task in sound_tasks(tasks, VerifierConfig(**self.config.task.verifier)):
-            system, user = render_prompt(task, "chat", precision=self.config.precision)
+        judging = VerifierConfig(**self.config.task.verifier)
+        precision, gpu = self.config.precision or judging.precision, gpu_judged_on(judging)
+        for task in sound_tasks(tasks, judging):
+            system, user = render_prompt(task, "chat", precision=precision, gpu=gpu)
             data = KernelData(
                 id=task.id,
                 name=task.name or task.id,

@@ -61,6 +61,10 @@ class Noted:
             self._note(*taken[index], verdict)
             yield index, verdict
 
+    def gpu(self) -> str:
+        """See `Verifier.gpu`."""
+        return self._verifier.gpu()
+
     def unfit(self, task: Task) -> str:
         """See `Verifier.unfit`."""
         return self._verifier.unfit(task)

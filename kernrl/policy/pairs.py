@@ -33,10 +33,10 @@ class UnusableRow(ValueError):
 
 
 def task_messages(
-    task: Task, style: PromptStyle, precision: str | None = None, *, facts: bool = False, template: str = ""
+    task: Task, style: PromptStyle, precision: str | None = None, *, gpu: str = "", facts: bool = False, template: str = ""
 ) -> list[Message]:
-    """The messages that ask a policy for a task. `facts` and `template` belong to `chat` alone."""
-    prompt: Any = render_prompt(task, style, precision=precision, facts=facts, template=template)
+    """The messages that ask a policy for a task. `gpu`, `facts` and `template` belong to `chat` alone."""
+    prompt: Any = render_prompt(task, style, precision=precision, gpu=gpu, facts=facts, template=template)
     return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
 
 
@@ -46,6 +46,7 @@ def task_pairs(
     precision: str | None = None,
     *,
     template: str = "",
+    gpu: str = "",
     facts: bool = False,
     over: Map | None = None,
 ) -> Iterator[Pair]:
@@ -57,7 +58,7 @@ def task_pairs(
         facts: whether a prompt in chat ends with them; they take 0.1 s a task.
         over: the map of a `worker_pool` that is to write the prompts of all tasks.
     """
-    ask = partial(task_messages, style=style, precision=precision, facts=facts, template=template)
+    ask = partial(task_messages, style=style, precision=precision, gpu=gpu, facts=facts, template=template)
     if over is None:
         asked = ((task, ask(task)) for task in tasks)
     else:

@@ -34,6 +34,10 @@ class Verifier(Protocol):
         thread or another; when the last verdict is out, all of them were taken."""
         ...
 
+    def gpu(self) -> str:
+        """The GPU that candidates are judged on, or are modelled for, as a chat prompt names it; '' where nobody knows."""
+        ...
+
     def unfit(self, task: Task) -> str:
         """Why there is no room to judge any candidate of a task, in a sentence; '' where there is, or where nobody knows."""
         ...
@@ -179,6 +183,8 @@ class Collector:
     """Facts of each task's Graph in chat prompts."""
     template: str = ""
     """Text of a prompt template of the user's own, for `chat`."""
+    name_gpu: bool = True
+    """The verifier's GPU in chat prompts."""
     turns: int = 1
     known: dict[tuple[str, str], Verdict] = field(default_factory=dict)
     """(task id, candidate key) → its verdict."""
@@ -280,7 +286,8 @@ class Collector:
         return collected
 
     def _asked(self, task: Task) -> list[Message]:
-        return task_messages(task, self.style, self.precision, facts=self.facts, template=self.template)
+        gpu = self.verifier.gpu() if self.name_gpu and self.style == "chat" else ""
+        return task_messages(task, self.style, self.precision, gpu=gpu, facts=self.facts, template=self.template)
 
     def _question(self, task: Task, group: int, member: int | None, messages: list[Message]) -> Question:
         ids: Any = self.tokenizer(prompt_text(messages, self.tokenizer), add_special_tokens=False)["input_ids"]

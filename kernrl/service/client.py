@@ -49,6 +49,8 @@ class AnyVerifier(Protocol):
 
     def verify_many(self, pairs: Iterable[tuple[Task, str]]) -> Iterator[tuple[int, Verdict]]: ...
 
+    def gpu(self) -> str: ...
+
     def unfit(self, task: Task) -> str: ...
 
     def doing(self) -> str: ...
@@ -74,6 +76,22 @@ def open_verifier(config: VerifierConfig) -> AnyVerifier:
     from kernrl.verifier.verifier import HardenedVerifier
 
     return HardenedVerifier(config)
+
+
+def gpu_judged_on(config: VerifierConfig) -> str:
+    """What `open_verifier(config).gpu()` says, without starting what judges on this machine. Raises as that does."""
+    if config.executor != "local":
+        with open_verifier(config) as verifier:
+            return verifier.gpu()
+    import torch
+
+    from kernrl.verifier.base.devices import gpu_aimed_at
+
+    here = None
+    if config.device != "cpu" and torch.cuda.is_available():
+        p = torch.cuda.get_device_properties(0)
+        here = {"gpu": p.name, "arch": f"sm_{p.major}{p.minor}"}
+    return gpu_aimed_at(config.target, here)
 
 
 class RemoteVerifier:
@@ -133,6 +151,10 @@ class RemoteVerifier:
                 yield from self._completed(pending)
         while pending:
             yield from self._completed(pending)
+
+    def gpu(self) -> str:
+        """The server's; '' where it is of a version that does not say."""
+        return self.about.get("gpu", "")
 
     def unfit(self, task: Task) -> str:
         """Not known here: the server says so with the first verdict."""

@@ -70,6 +70,8 @@ def _packages() -> list[Finding]:
 def gpu_findings() -> list[Finding]:
     import torch
 
+    from kernrl.verifier.base.devices import OLDEST_ARCH
+
     if not torch.cuda.is_available():
         why = "torch was installed without CUDA" if torch.version.cuda is None else "the driver finds none"
         remedy = "on a machine with an NVIDIA GPU, install the CUDA build of torch; without one, times are modelled"
@@ -84,7 +86,9 @@ def gpu_findings() -> list[Finding]:
         found.append(Finding("gpu", f"gpu {index}", True, detail))
     major, minor = torch.cuda.get_device_capability(0)
     found.append(Finding("gpu", "driver", True, _driver()))
-    found.append(Finding("gpu", "target architecture", True, f"sm_{major}{minor}"))
+    new_enough = 10 * major + minor >= OLDEST_ARCH
+    remedy = "" if new_enough else f"TF32 and Triton need sm_{OLDEST_ARCH} or newer; judge with --device cpu"
+    found.append(Finding("gpu", "target architecture", new_enough, f"sm_{major}{minor}", remedy))
     return found
 
 

@@ -42,6 +42,7 @@ def run(config: ServeConfig) -> Result:
             "baseline": list(config.baseline),
             "precision": config.precision,
             "any_shape": config.any_shape,
+            "gpu": verifier.gpu(),
             "gpus": [gpu.gpu_info["gpu"] for gpu in verifier.evaluator.gpus],
             "versions": verifier.evaluator.versions,
         }

@@ -7,7 +7,6 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 from statistics import median
 from typing import Any
@@ -59,12 +58,12 @@ def generate(config: GenerateConfig) -> Result:
         split=config.split,
         workers=config.workers or len(os.sched_getaffinity(0)),
         max_bytes=config.max_bytes,
+        precision=config.precision,
     )
     path = folder / "tasks.jsonl"
     try:
         with console.progress() as bar:
-            asked = (replace(task, precision=config.precision) for task in tasks)
-            written = write_tasks(path, bar.track(asked, total=config.count, description="tasks"))
+            written = write_tasks(path, bar.track(tasks, total=config.count, description="tasks"))
     except BaseException:
         folder.rmdir()  # the file was never there, and the same command is to work again
         raise
@@ -102,9 +101,10 @@ def show(config: ShowConfig) -> Result:
     """The first task of the source: its reference beside a solution, or the prompt a model is given."""
     task = load(config.model_copy(update={"limit": 1})).tasks[0]
     if config.prompt:
+        from kernrl.service.client import gpu_judged_on
         from kernrl.tasks.prompt import render_prompt
 
-        prompt = render_prompt(task, facts=config.facts)
+        prompt = render_prompt(task, gpu=gpu_judged_on(VerifierConfig(target=config.target)), facts=config.facts)
         return Result({"id": task.id, "prompt": prompt}, str(prompt))
     solution = next((s for s in task.solutions if config.style in (None, s.style)), None)
     if config.style and solution is None:

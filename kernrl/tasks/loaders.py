@@ -9,7 +9,7 @@ import json
 import re
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,9 @@ from kernrl.user_code import is_import_path, load_function
 
 SHIPPED = {"heldout": "heldout_level2.jsonl"}
 """Word → file of the suites that come with kernrl."""
+
+PRECISION = "tf32"
+"""Of the tasks of `MADE`, as of those of `SHIPPED`. A row or file that states none is fp32."""
 
 MADE = ("graph-heldout", "graph-deep", "graph-single")
 """Words for suites that are made on the spot, of random Graphs in many hands: see `kernrl/tasks/nano/suites.py`."""
@@ -182,7 +185,7 @@ def _entries(base: str, split: str | None, revision: str | None, columns: Mappin
     if base in MADE:
         from kernrl.tasks.nano.suites import suite  # which loads torch
 
-        return enumerate(suite(base), start=1)
+        return enumerate((replace(task, precision=PRECISION) for task in suite(base)), start=1)
     rows = read_rows(base, split=split, revision=revision)
     return _rows(rows, columns) if rows is not None else _python_files(_task_files(Path(base)))
 

@@ -261,6 +261,6 @@ def open_model(config: EvalConfig, verifier: Verifier) -> tuple[GenerateEngine |
         engine = GenerateEngine(policy, batch_size=config.sampling_batch, gpu_turn=verifier.untimed)
     sampling = sampling_of(config, end_tokens(tokenizer, settings))
     style = prompt_style(tokenizer, config.prompt)
-    settings = {"style": style, "precision": config.precision, "facts": config.facts}
+    settings = {"style": style, "precision": config.precision, "facts": config.facts, "name_gpu": config.name_gpu}
     settings["template"] = read_template(config.prompt_template) if config.prompt_template else ""
     return engine, Collector(engine, tokenizer, verifier, lambda verdict: None, sampling, **settings)

@@ -68,5 +68,7 @@ class HeldoutChecks:
         """A word for what is asked and how. A resume may change it; figures of different exams are not compared."""
         config = self._config
         sampling = (config.evaluate_samples, config.temperature, config.top_p, config.top_k, config.min_p, config.max_tokens)
-        asked = (sampling, config.verifier.precision, [(task.id, task.pytorch_code) for task in self._tasks])
+        policies = sorted({config.verifier.precision or task.precision for task in self._tasks})
+        # runs that were begun while fp32 was the default say None of it
+        asked = (sampling, None if policies == ["fp32"] else policies, [(task.id, task.pytorch_code) for task in self._tasks])
         return hashlib.sha256(repr(asked).encode()).hexdigest()[:12]

@@ -14,7 +14,7 @@ from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from kernrl.config import EvalConfig, ImproveConfig, ReinforceConfig
 from kernrl.config.heldout_checks import CheckedConfig
-from kernrl.config.training import PromptForm
+from kernrl.config.prompts import PromptForm
 from kernrl.console import Result, log, progress
 from kernrl.errors import RunError, UsageError
 from kernrl.policy.checkpoint import commit_checkpoint
@@ -219,6 +219,7 @@ def open_session(config: ImproveConfig, verifier: Verifier | None = None, turns:
             style=style,
             precision=config.verifier.precision,
             facts=config.facts,
+            name_gpu=config.name_gpu,
             template=template,
             turns=turns,
             known=known_verdicts(directory),

@@ -11,7 +11,8 @@ from kernrl.config import SftConfig
 from kernrl.console import log
 from kernrl.errors import UsageError
 from kernrl.policy.pairs import PAIR_FIELDS, Pair, PromptStyle, UnusableRow, has_pair, row_pair, task_pairs
-from kernrl.tasks.grammar.generate import generate_tasks
+from kernrl.service.client import gpu_judged_on
+from kernrl.tasks.grammar.generate import PRECISION, generate_tasks
 from kernrl.tasks.loaders import Row, load_tasks, read_rows
 from kernrl.tasks.prompt import PRECISIONS, read_template
 from kernrl.tasks.rows import COLUMNS, BadRow, parse_columns
@@ -75,11 +76,12 @@ def read_pairs(config: SftConfig, split: str) -> Iterator[Pair]:
 
 def pairs_asked(tasks: Iterable[Task], config: SftConfig, style: PromptStyle, template: str) -> Iterator[Pair]:
     """The pairs of tasks; the facts of many are written in processes of their own."""
+    gpu = gpu_judged_on(config.verifier) if config.name_gpu and style == "chat" else ""
     if config.facts and style == "chat" and len(tasks := list(tasks)) >= FEW_TASKS:
         with worker_pool(_workers(config)) as over:
-            yield from task_pairs(tasks, style, template=template, facts=True, over=over)
+            yield from task_pairs(tasks, style, template=template, gpu=gpu, facts=True, over=over)
     else:
-        yield from task_pairs(tasks, style, template=template, facts=config.facts)
+        yield from task_pairs(tasks, style, template=template, gpu=gpu, facts=config.facts)
 
 
 def _workers(config: SftConfig) -> int:
@@ -152,7 +154,8 @@ def _generated(config: SftConfig, split: str) -> Iterator[Task]:
     """Fusions, with some single ops first; compositions of the validation split never occur in training."""
     fusions = _counts(config, split)
     singles = fusions // 10
-    common = {"seed": config.seed, "split": split, "workers": _workers(config)}
+    precision = config.verifier.precision or PRECISION
+    common = {"seed": config.seed, "split": split, "workers": _workers(config), "precision": precision}
     yield from generate_tasks(level=1, count=singles, **common)
     yield from generate_tasks(level=2, count=fusions - singles, **common)
 

@@ -53,7 +53,8 @@ def sample_check(config: SftConfig, policy: Policy, directory: RunDirectory) -> 
     template = read_template(config.prompt_template) if config.prompt_template else ""
     sampling = Sampling(1, REPLIES[style]["max_tokens"], TEMPERATURE, stop_ids=stop_ids(policy))
     with closing(engine), open_verifier(config.verifier) as verifier:
-        asked = {"style": style, "facts": config.facts, "template": template}
+        asked = {"style": style, "precision": config.verifier.precision, "facts": config.facts, "template": template}
+        asked["name_gpu"] = config.name_gpu
         collector = Collector(engine, policy.tokenizer, verifier, lambda verdict: None, sampling, **asked)
 
         def check(step: int) -> dict[str, float]:
@@ -84,6 +85,7 @@ def heldout_figures(config: SftConfig, model: Path, tokenizer: PreTrainedTokeniz
         prompt="chat" if style == "chat" else "nano",
         prompt_template=config.prompt_template,
         facts=config.facts,
+        name_gpu=config.name_gpu,
         seed=config.seed,
         verifier=config.verifier,
         **REPLIES[style],

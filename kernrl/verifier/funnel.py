@@ -18,7 +18,7 @@ from kernrl import __version__
 from kernrl.config import VerifierConfig
 from kernrl.errors import InfrastructureError, InternalError, UsageError
 from kernrl.tasks.task import FULL, RAGGED, InputSet, Task, task_fingerprint
-from kernrl.verifier.base.devices import device_aimed_at
+from kernrl.verifier.base.devices import device_aimed_at, gpu_aimed_at
 from kernrl.verifier.base.parse import parse_reply
 from kernrl.verifier.base.progress import FailedAtDerived, Progress, Stopped, passed
 from kernrl.verifier.base.screen import screen
@@ -141,6 +141,11 @@ class StagedEvaluator:
         front = self.front = cluster.front(self.config, self.cache_dir, self.target, self._interpreter_settings)
         self._plan_judge = PlanJudge(self.config, self.defences, self._device, front, self.gpus)
         self._started = True
+
+    def gpu(self) -> str:
+        """See `HardenedVerifier.gpu`."""
+        self.start()
+        return gpu_aimed_at(self.config.target, self.gpus[0].gpu_info if self.gpus else None)
 
     @property
     def _interpreter_settings(self) -> dict[str, bool]:

@@ -78,6 +78,10 @@ class HardenedVerifier:
         while pending:
             yield from self._completed(pending)
 
+    def gpu(self) -> str:
+        """The GPU that candidates are judged on or, without one, modelled for, as a prompt names it: `H200`."""
+        return self.evaluator.gpu()
+
     def unfit(self, task: Task) -> str:
         """Why the GPUs here have no room for any candidate of a task, in a sentence with the bytes; '' where they have."""
         return self.evaluator.unfit(task)

@@ -27,8 +27,8 @@ COMMANDS: dict[str, type[Config]] = {
 MEASURED = json.loads((ROOT / "docs" / "benchmarks" / "training.json").read_text())["settings"]
 """What the runs of docs/notes/2026-11-26-training.md were made with."""
 
-OWN = {"steps", "save_every", "overlap"}
-"""Settings of the measurement, which ends by the clock, and one that is no more."""
+OWN = {"steps", "save_every", "overlap", "name_gpu"}
+"""Settings of the measurement, which ends by the clock, one that is no more, and one that is newer and not for nano."""
 
 HUB_ID = "Qwen/Qwen2.5-Coder-1.5B-Instruct"
 

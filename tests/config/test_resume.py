@@ -12,7 +12,7 @@ import pytest
 
 from kernrl import command, console
 from kernrl.cli import run
-from kernrl.config import BestOfNConfig, Config, ReinforceConfig, SftConfig
+from kernrl.config import BestOfNConfig, Config, EvalConfig, ReinforceConfig, SftConfig
 from kernrl.config.resume import COMMANDS
 from kernrl.errors import UsageError
 from kernrl.runs.run_directory import RunDirectory
@@ -69,9 +69,45 @@ def test_an_older_best_of_n_goes_on_with_the_candidates_that_it_kept(tmp_path: P
     del described["config"]["keep_candidates"]
     described["config"]["keep"] = 7
     (folder / "config.json").write_text(json.dumps(described))
-    resumed = load_config(BestOfNConfig, (), {"output": folder, "resume": True})
-    assert resumed.keep_candidates == 7
-    RunDirectory.open(folder, resumed, resume=True)
+    assert resumed(folder, BestOfNConfig).keep_candidates == 7
+
+
+def older(folder: Path, **settings: Any) -> Path:
+    """The run as it was before tasks of ours were tf32 and prompts named the GPU."""
+    described = json.loads((folder / "config.json").read_text())
+    del described["config"]["name_gpu"]
+    described["config"] |= settings
+    (folder / "config.json").write_text(json.dumps(described))
+    return folder
+
+
+def resumed(folder: Path, config: type[Config], **settings: Any) -> Any:
+    found = load_config(config, (), {"output": folder, "resume": True, **settings})
+    RunDirectory.open(folder, found, resume=True)
+    return found
+
+
+@pytest.mark.parametrize("source", ["heldout", "heldout#2", "graph-heldout", "heldout::gen-2-2026-000019"])
+def test_an_older_evaluation_goes_on_under_fp32(tmp_path: Path, source: str) -> None:
+    found = resumed(older(begun(tmp_path / "run", EvalConfig, tasks=source)), EvalConfig)
+    assert (found.judging.precision, found.name_gpu) == ("fp32", False)
+    with pytest.raises(UsageError, match="has --precision fp32, not tf32: leave it out"):
+        resumed(tmp_path / "run", EvalConfig, precision="tf32")
+
+
+def test_an_older_run_of_tasks_that_say_their_precision_keeps_it(tmp_path: Path) -> None:
+    assert resumed(older(begun(tmp_path / "own", EvalConfig, tasks="mine.jsonl")), EvalConfig).judging.precision is None
+    asked = begun(tmp_path / "asked", EvalConfig, tasks="heldout", precision="bf16")
+    assert resumed(older(asked), EvalConfig).judging.precision == "bf16"
+    assert resumed(begun(tmp_path / "new", EvalConfig, tasks="heldout"), EvalConfig).judging.precision is None
+
+
+@pytest.mark.parametrize("config", [SftConfig, BestOfNConfig, ReinforceConfig])
+def test_an_older_training_on_generated_tasks_goes_on_under_fp32(tmp_path: Path, config: type[Config]) -> None:
+    found = resumed(older(begun(tmp_path / "run", config)), config)
+    assert (found.verifier.precision, found.name_gpu) == ("fp32", False)
+    new = resumed(begun(tmp_path / "new", config), config)
+    assert (new.verifier.precision, new.name_gpu) == (None, True)
 
 
 def test_an_older_best_of_n_goes_on_with_the_epsilon_that_it_had(tmp_path: Path) -> None:

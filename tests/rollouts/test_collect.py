@@ -7,10 +7,13 @@ from dataclasses import replace
 import pytest
 from support.tiny import FakeVerifier, ScriptedEngine, tiny_policy, tiny_tasks, verdict_of
 
+from kernrl.policy.examples import prompt_text
+from kernrl.policy.pairs import task_messages
 from kernrl.rollouts.collect import Collector, candidate_key, feedback
 from kernrl.rollouts.engines.engine import Sampling
 from kernrl.rollouts.reward import reward
 from kernrl.rollouts.step_metrics import speed_geomean_x, step_metrics
+from kernrl.tasks.prompt import PRECISIONS
 from kernrl.verifier.base.verdict import Status
 
 FENCED = "Here it is.\n```python\nclass ModelNew: pass\n```\n"
@@ -47,6 +50,24 @@ def test_attempts_come_in_a_fixed_order_with_their_rewards(tokenizer):
     assert all(a.prompt_ids[-1] == tokenizer.convert_tokens_to_ids("<|assistant|>") for a in found.attempts)
     assert found.seconds["trace"] == pytest.approx(0.04)
     assert {"generate", "verify"} <= set(found.seconds)
+
+
+@pytest.mark.parametrize("settings", [{}, {"name_gpu": False}, {"precision": "bf16"}, {"facts": True}])
+def test_a_chat_prompt_names_precision_and_gpu(tokenizer, settings):
+    """Every stage asks through a collector."""
+    c = replace(collector(tokenizer, lambda prompt, sample, call: "good"), style="chat", **settings)
+    c.collect([replace(tiny_tasks(1)[0], precision="tf32")], (0, 1))
+    [(asked,)] = [prompts for prompts, _ in c.engine.calls]
+    assert PRECISIONS[settings.get("precision", "tf32")] in asked
+    assert ("kernels for an NVIDIA H200, as" in asked) is settings.get("name_gpu", True)
+
+
+def test_nano_is_asked_without_a_gpu(tokenizer):
+    c = collector(tokenizer, lambda prompt, sample, call: "good")
+    c.verifier.gpu = lambda: pytest.fail("nobody needs it")  # asking starts a verifier
+    [task] = tiny_tasks(1)
+    c.collect([task], (0, 1))
+    assert c.engine.calls[0][0] == [prompt_text(task_messages(task, "nano"), tokenizer)]
 
 
 def test_equal_sources_are_verified_once_within_and_across_groups_and_calls(tokenizer):

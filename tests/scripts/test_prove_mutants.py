@@ -80,7 +80,7 @@ def test_those_drawn_are_some_of_all() -> None:
 def test_the_mutants_of_a_worked_solution_are_killed(cpu_evaluator: StagedEvaluator) -> None:
     import prove_mutants  # pyright: ignore[reportMissingImports]
 
-    (task,) = generate_tasks(level=2, count=1, seed=0)
+    (task,) = generate_tasks(level=2, count=1, seed=0, precision="fp32")
     options = argparse.Namespace(device="cpu", each=1, processes=1)
     (part,) = prove_mutants.judged(options, [(task, 0)], math.inf)
     assert not part["refused"]
@@ -100,5 +100,5 @@ def test_the_mutants_of_a_worked_solution_are_killed(cpu_evaluator: StagedEvalua
 def test_nothing_is_judged_after_the_deadline() -> None:
     import prove_mutants  # pyright: ignore[reportMissingImports]
 
-    (task,) = generate_tasks(level=2, count=1, seed=0)
+    (task,) = generate_tasks(level=2, count=1, seed=0, precision="fp32")
     assert not list(prove_mutants.judged(argparse.Namespace(device="cpu", each=1, processes=1), [(task, 0)], 0.0))

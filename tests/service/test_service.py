@@ -28,7 +28,7 @@ from kernrl import cli, http_client
 from kernrl.config import VerifierConfig, VerifyConfig
 from kernrl.errors import InfrastructureError, UsageError
 from kernrl.service import client
-from kernrl.service.client import TOKEN, RemoteVerifier, open_verifier
+from kernrl.service.client import TOKEN, RemoteVerifier, gpu_judged_on, open_verifier
 from kernrl.service.jobs import Closing, Full, Jobs, job_id
 from kernrl.stages.serve import THREADS_PER_CORE
 from kernrl.tasks.loaders import load_tasks
@@ -169,11 +169,12 @@ def request(candidate: str, **task: Any) -> bytes:
 @pytest.mark.slow
 class TestServer:
     def test_verdicts_come_as_from_a_verifier_here(self, address: str, token: None) -> None:
-        with open_verifier(VerifierConfig(executor=address, precision="tf32")) as verifier:
+        with open_verifier(VerifierConfig(executor=address, precision="fp32")) as verifier:
+            assert verifier.gpu() == gpu_judged_on(VerifierConfig(executor=address)) == "H200"
             assert isinstance(verifier, RemoteVerifier)
             one = verifier.verify(TASK, CODE.format("one"))
             many = dict(verifier.verify_many((TASK, CODE.format(i % 3)) for i in range(9)))
-        assert (one.status, one.precision, one.task_id) == (Status.CORRECT, "tf32", TASK.id)
+        assert (one.status, one.precision, one.task_id) == (Status.CORRECT, "fp32", TASK.id)
         assert sorted(many) == list(range(9))
         assert len({v.candidate_sha for v in many.values()}) == 3
 
@@ -293,6 +294,7 @@ def test_a_server_that_is_away_is_told_of_once(monkeypatch: pytest.MonkeyPatch, 
 
     monkeypatch.setattr(client, "Server", Away)
     verifier = RemoteVerifier(VerifierConfig(executor="http://there"))
+    assert verifier.gpu() == ""  # an older server does not say
     assert [verifier.verify(TASK, "x").status for _ in range(2)] == [Status.CORRECT] * 2
     one = ["nobody answers. Asking again for 10 minutes.", "http://there answers again."]
     assert [record.getMessage() for record in caplog.records] == one * 2

@@ -28,6 +28,17 @@ def test_gpu_is_named_with_its_architecture(monkeypatch: pytest.MonkeyPatch) -> 
     assert all(finding.ok for finding in findings.values())
 
 
+def test_a_gpu_without_tf32_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    t4 = SimpleNamespace(name="Tesla T4", total_memory=16 * 2**30, major=7, minor=5)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: t4)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (7, 5))
+    found_there = found(doctor.gpu_findings())["target architecture"]
+    assert not found_there.ok
+    assert "TF32 and Triton need sm_80" in found_there.remedy
+
+
 def test_no_gpu_says_why_and_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.version, "cuda", "13.0")

@@ -16,11 +16,12 @@ import torch
 from support import ROOT, TESTS
 
 from kernrl import cli
-from kernrl.config import BestOfNConfig, QuickstartConfig, ReinforceConfig
+from kernrl.config import BestOfNConfig, GenerateConfig, QuickstartConfig, ReinforceConfig
 from kernrl.config.resume import with_names_of_today
 from kernrl.settings import flatten
 from kernrl.stages import quickstart
-from kernrl.stages.quickstart import ON_CPU, ON_GPU, story
+from kernrl.stages.quickstart import HELD_OUT, ON_CPU, ON_GPU, SHOWN, story
+from kernrl.tasks.loaders import load_tasks
 
 MEASURED = ROOT / "docs" / "benchmarks" / "training.json"
 
@@ -77,8 +78,16 @@ def test_it_takes_what_was_measured_but_for_its_size(
     config = {"best-of-n": BestOfNConfig, "reinforce": ReinforceConfig}[command]
     measured = dict(flatten(with_names_of_today(config, json.loads(MEASURED.read_text())["settings"][command])))
     differ = {name for name in measured if settings.get(name) != measured[name]}
-    sizes = {"rounds", "tasks_per_round", "steps", "save_every", "max_tokens", "seed", "overlap"}  # which is no more
+    sizes = {"rounds", "tasks_per_round", "steps", "save_every", "max_tokens", "seed"}
+    sizes |= {"overlap", "name_gpu"}  # the one is no more, the other is not for nano
     assert differ <= sizes | ({"samples", "tasks_per_step", "updates_per_epoch"} if size is ON_CPU else set())
+
+
+def test_its_tasks_are_judged_under_tf32(tmp_path: Path) -> None:
+    assert {task.precision for source in (HELD_OUT, SHOWN) for task in load_tasks(source, limit=2).tasks} == {"tf32"}
+    assert GenerateConfig(out=tmp_path).precision == "tf32"
+    for step in story(QuickstartConfig(), tmp_path, ON_CPU):
+        assert "precision" not in step.command
 
 
 def test_each_step_starts_from_what_was_made_before(tmp_path: Path) -> None:

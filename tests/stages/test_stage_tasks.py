@@ -108,13 +108,14 @@ def test_show_prompt(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_prompt_that_is_shown_is_the_one_that_is_sent(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
     [task] = load_tasks("heldout#2").tasks
-    for flags, facts in (([], True), (["--no-facts"], False)):
+    for flags, facts, gpu in (([], True, "H200"), (["--no-facts", "--target", "L4"], False, "L4")):
         shown = answer(capsys, "show", "heldout#2", "--prompt", *flags)
-        system, request = (m["content"] for m in task_messages(task, "chat", facts=facts))
+        system, request = (m["content"] for m in task_messages(task, "chat", gpu=gpu, facts=facts))
         assert system in shown
         assert request in shown
         assert ("FLOP" in shown) == facts
     assert EvalConfig().facts
+    assert EvalConfig().name_gpu
 
 
 def test_show_refuses_an_unknown_style(table: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,6 +20,9 @@ class InstantVerifier:
 
     asked: ClassVar[list[str]] = []
 
+    def gpu(self) -> str:
+        return "H200"
+
     def unfit(self, task: Task) -> str:
         return ""
 

@@ -89,6 +89,9 @@ class FakeVerifier:
     def __exit__(self, *exc: object) -> None:
         pass
 
+    def gpu(self) -> str:
+        return "H200"
+
     def unfit(self, task: Task) -> str:
         return ""
 

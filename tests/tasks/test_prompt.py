@@ -73,9 +73,9 @@ def test_a_template_of_the_users_asks_in_place_of_ours(tmp_path):
     path = tmp_path / "ask.j2"
     path.write_text(ASK)
     task = load_tasks("heldout", limit=1).tasks[0]
-    system, user = render_prompt(task, "chat", precision="tf32", template=read_template(path))
+    system, user = render_prompt(task, "chat", precision="bf16", template=read_template(path))
     assert system["role"] == "system"
-    assert user["content"] == f"Be quick.\n{task.pytorch_code}\nin {PRECISIONS['tf32']}".strip()
+    assert user["content"] == f"Be quick.\n{task.pytorch_code}\nin {PRECISIONS['bf16']}".strip()
     path.write_text('{% include "task.j2" %}\nBe quick.')
     assert render_prompt(task, "chat", template=read_template(path))[1]["content"].endswith("Be quick.")
     assert render_prompt(task, "nano", template=ASK) == render_prompt(task, "nano")

@@ -3,32 +3,36 @@
 import json
 import shutil
 from collections import namedtuple
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from support.tiny import tiny_policy, tiny_tasks, verdict_of
+from support.tiny import FakeVerifier, ScriptedEngine, tiny_policy, tiny_tasks, verdict_of
 from support.toy_runs import judge, metrics, weights
 from support.toy_runs import reinforce_arguments as arguments
 
 from kernrl import console
 from kernrl.cli import run
-from kernrl.config import EvalConfig
+from kernrl.config import EvalConfig, ReinforceConfig, VerifierConfig
 from kernrl.errors import RunError, UsageError
+from kernrl.rollouts.collect import Collector
 from kernrl.rollouts.engines.dialects import ServerInfo, Text
 from kernrl.rollouts.engines.engine import Rollout, Sampling
 from kernrl.rollouts.engines.generate_engine import GenerateEngine
+from kernrl.rollouts.reward import reward
 from kernrl.runs import disk_space
 from kernrl.runs.run_directory import read_lines
 from kernrl.tasks.rows import write_tasks
 from kernrl.training import confirm_samples, open_engine, run_history, session
+from kernrl.training.heldout_checks import HeldoutChecks
 from kernrl.verifier.base.verdict import Status
 
 
 @pytest.fixture(scope="module")
 def others(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Tasks that are not trained on."""
-    from dataclasses import replace
-
     path = tmp_path_factory.mktemp("others") / "tasks.jsonl"
     write_tasks(path, [replace(task, id=f"other-{n}") for n, task in enumerate(tiny_tasks(2))])
     return path
@@ -109,6 +113,37 @@ def test_the_best_step_is_the_best_of_the_last_exam() -> None:
     assert run_history.best_step(history[:1], []) == 1
     assert run_history.best_step([line(1, 0.9, None), line(2, 0.5, None)], [1]) == 1  # of a run older than that word
     assert run_history.best_step([{"step": 1}], [1]) is None
+
+
+def test_an_exam_under_another_precision_is_another(tmp_path: Path) -> None:
+    """A run that was begun while its tasks were fp32 goes on with `--verifier.precision fp32`, and its exam is the same."""
+    tokenizer = tiny_policy().tokenizer
+
+    def exam(stated: str, asked: Any = None) -> str:
+        path = tmp_path / f"{stated}.jsonl"
+        if not path.exists():
+            write_tasks(path, [replace(task, precision=stated) for task in tiny_tasks(1)])
+        engine = ScriptedEngine(tokenizer, lambda *_: "good")
+        collector = Collector(engine, tokenizer, FakeVerifier(judge), reward, Sampling(1, 8, 1.0), style="nano")
+        stand_in: Any = SimpleNamespace(
+            ranks=SimpleNamespace(lead=lambda work: work()),
+            lead=lambda work: work(),
+            tasks=[],
+            collector=collector,
+            watch=SimpleNamespace(title=""),
+            directory=SimpleNamespace(add_heldout_sample=lambda row: None),
+        )
+        config = ReinforceConfig(
+            model="nano",
+            output=tmp_path / "run",
+            evaluate_every=1,
+            evaluate_tasks=str(path),
+            verifier=VerifierConfig(precision=asked),
+        )
+        return HeldoutChecks(stand_in, config).after_step(1, last=True)["heldout"]["exam"]
+
+    assert exam("fp32") == exam("tf32", "fp32") == exam("fp32", "fp32")
+    assert len({exam("fp32"), exam("tf32"), exam("tf32", "bf16")}) == 3
 
 
 def test_a_best_of_nothing_and_an_exam_of_what_was_learnt_are_refused(model, tasks, tmp_path, verifier, capsys):

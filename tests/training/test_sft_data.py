@@ -15,6 +15,7 @@ from kernrl.policy.pairs import Pair, UnusableRow, row_pair, task_messages, task
 from kernrl.runs.run_directory import RunDirectory
 from kernrl.settings import load_config
 from kernrl.tasks.grammar.generate import generate_tasks
+from kernrl.tasks.prompt import PRECISIONS
 from kernrl.training import sft_data
 from kernrl.training.sft_data import read_pairs
 
@@ -184,14 +185,27 @@ def test_a_chat_model_is_taught_with_the_prompts_that_it_is_asked_with(monkeypat
         config = SftConfig(model="some/model", output=Path("run"), workers=3, facts=facts)
         pairs = list(sft_data.pairs_asked([task], config, "chat", ""))
         assert [p.completion for p in pairs] == [f"```python\n{s.triton_code.strip()}\n```" for s in task.solutions]
-        assert all(p.messages == task_messages(task, "chat", facts=facts) for p in pairs)
+        assert all(p.messages == task_messages(task, "chat", gpu="H200", facts=facts) for p in pairs)
         asked[facts] = pairs[0].messages[-1]["content"]
         nano = list(sft_data.pairs_asked([task], config, "nano", ""))
         assert nano == list(task_pairs([task], "nano"))
     assert asked[True].startswith(asked[False])
     assert "FLOP" in asked[True].removeprefix(asked[False])
     assert pools == [3] * many
-    assert SftConfig(output=Path("run")).facts == ReinforceConfig(model="m", output=Path("run")).facts
+    for name in ("facts", "name_gpu"):
+        assert getattr(SftConfig(output=Path("run")), name) is getattr(ReinforceConfig(model="m", output=Path("run")), name)
+
+
+@pytest.mark.parametrize(("settings", "named"), [({}, "NVIDIA H200"), ({"verifier": {"target": "A100"}}, "NVIDIA A100-SXM4")])
+def test_generated_pairs_name_the_gpu_and_tf32(settings: dict[str, Any], named: str) -> None:
+    def asked(**more: Any) -> str:
+        config = SftConfig(model="some/model", output=Path("run"), count=64, workers=1, facts=False, **{**settings, **more})
+        return next(sft_data.read_pairs(config, "train")).messages[-1]["content"]
+
+    assert f"kernels for an {named}" in asked()
+    assert PRECISIONS["tf32"] in asked()
+    assert "NVIDIA" not in asked(name_gpu=False)
+    assert PRECISIONS["bf16"] in asked(verifier={"precision": "bf16"})
 
 
 def test_a_run_from_before_sft_had_facts_goes_on_without(tmp_path: Path) -> None:

@@ -38,8 +38,10 @@ def test_honest_code_is_correct(name: str, cpu_evaluator: StagedEvaluator) -> No
 
 @pytest.mark.slow
 def test_worked_solutions_are_correct(cpu_evaluator: StagedEvaluator) -> None:
-    # a norm of a norm can be ill-conditioned on small shapes: docs/explanation/verifier.md, "What is not covered"
-    tasks = [t for t in generate_tasks(level=2, count=4, seed=7) if sum("norm" in op for op in t.composition) < 2]
+    # fp32 has the narrowest tolerance; a norm of a norm can be ill-conditioned on small shapes:
+    # docs/explanation/verifier.md, "What is not covered"
+    made = generate_tasks(level=2, count=4, seed=7, precision="fp32")
+    tasks = [t for t in made if sum("norm" in op for op in t.composition) < 2]
     pairs = [(task, solution) for task in tasks for solution in task.solutions[:2]]
     assert pairs
     for task, solution in pairs:

@@ -21,6 +21,8 @@ from kernrl.tasks.split import SPLITS, split_of
 from kernrl.tasks.task import FULL, InputSet, Task
 from kernrl.tasks.worker_pool import worker_pool
 
+PRECISION = "tf32"
+"""Default policy of generated tasks: what people set on GPUs that have it."""
 MAX_BYTES = 2 << 30
 """Default bound on what eager PyTorch holds at once at full size, in bytes of float32."""
 MIN_BYTES = 128 << 20
@@ -48,7 +50,7 @@ def draw_task_program(level: int, seed: int, index: int, max_bytes: int) -> Prog
     return draw_program(family, 1, rng, max_bytes, only=op)
 
 
-def make_task(level: int, seed: int, index: int, max_bytes: int = MAX_BYTES) -> Task:
+def make_task(level: int, seed: int, index: int, max_bytes: int = MAX_BYTES, precision: str = PRECISION) -> Task:
     """Task `index` of a seed, with its worked solutions."""
     program = draw_task_program(level, seed, index, max_bytes)
     rng = Random(f"kernrl/{level}/{seed}/{index}/solutions")
@@ -63,13 +65,14 @@ def make_task(level: int, seed: int, index: int, max_bytes: int = MAX_BYTES) -> 
         composition=program.composition,
         split=split_of(program.composition),
         instruction=f"Write a Triton version of this PyTorch module: {words}.",
+        precision=precision,
         input_sets=inputs,
         solutions=write_solutions(program, rng),
     )
 
 
-def _make_chunk(start: int, *, level: int, seed: int, split: str | None, max_bytes: int) -> list[Task]:
-    tasks = (make_task(level, seed, index, max_bytes) for index in range(start, start + CHUNK))
+def _make_chunk(start: int, *, level: int, seed: int, split: str | None, max_bytes: int, precision: str) -> list[Task]:
+    tasks = (make_task(level, seed, index, max_bytes, precision) for index in range(start, start + CHUNK))
     return [task for task in tasks if split is None or task.split == split]
 
 
@@ -81,11 +84,13 @@ def generate_tasks(
     split: str | None = None,
     workers: int | None = None,
     max_bytes: int = MAX_BYTES,
+    precision: str = PRECISION,
 ) -> Iterator[Task]:
     """Yield `count` tasks in order of their index, those of one split alone when `split` names it.
 
     The result depends on level, seed, split and max_bytes only, never on `workers` (processes; None or 1 works in this
-    one). Raises UsageError for a level other than 1 and 2, an unknown split, or a max_bytes under 128 MiB.
+    one), and `precision` changes that one field. Raises UsageError for a level other than 1 and 2, an unknown split, or a
+    max_bytes under 128 MiB.
     """
     if level not in (1, 2):
         raise UsageError(f"Level {level} cannot be generated: choose 1 (single ops) or 2 (fusion chains).")
@@ -93,7 +98,7 @@ def generate_tasks(
         raise UsageError(f"Unknown split {split!r}: choose one of {', '.join(SPLITS)}.")
     if max_bytes < MIN_BYTES:
         raise UsageError(f"{max_bytes} bytes are too few for full-size tasks: allow at least {MIN_BYTES} (128 MiB).")
-    make = partial(_make_chunk, level=level, seed=seed, split=split, max_bytes=max_bytes)
+    make = partial(_make_chunk, level=level, seed=seed, split=split, max_bytes=max_bytes, precision=precision)
     starts = count_from(0, CHUNK)
     workers = min(workers or 1, -(-count // CHUNK))  # a pool starts as many processes as it is told to
     if workers <= 1:

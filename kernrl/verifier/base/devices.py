@@ -56,6 +56,9 @@ _DEVICES = (
     Device("NVIDIA GeForce RTX 3090", "sm_86", 936, 71.0, 35.6, 35.6, 0.6, 101_376, 6, 82, 24),
 )
 
+OLDEST_ARCH = 80
+"""The first architecture with TF32, and the first that Triton supports."""
+
 ARCHITECTURES = tuple(dict.fromkeys(d.arch for d in _DEVICES))
 
 
@@ -63,7 +66,8 @@ def device_for(name_or_arch: str) -> Device | None:
     """The device with this name (the driver's, or part of it) or architecture such as `sm_90`; None if it is not listed."""
     wanted = name_or_arch.lower()
     for device in _DEVICES:
-        if wanted in (device.arch, device.name.lower()):
+        name = device.name.lower()
+        if wanted in (device.arch, name, name.removeprefix("nvidia ")):
             return device
     for device in _DEVICES:
         if wanted in device.name.lower() or device.name.lower() in wanted:
@@ -76,6 +80,9 @@ def device_aimed_at(asked: str | None, here: Mapping[str, str] | None) -> Device
 
     `here` describes this machine's GPU, or is None. Raises UsageError for a device that is unknown or cannot run here.
     """
+    if here and not asked and arch_number(here["arch"]) < OLDEST_ARCH:
+        why = f"{here['gpu']} is {here['arch']}: TF32 and Triton need sm_{OLDEST_ARCH} or newer"
+        raise UsageError(f"{why}; add --device cpu to judge by the interpreter.")
     device = device_for(asked or (here["gpu"] if here else DEFAULT_GPU))
     if device is None and here and not asked:
         device = device_for(here["arch"])
@@ -85,6 +92,12 @@ def device_aimed_at(asked: str | None, here: Mapping[str, str] | None) -> Device
     if here and device.arch != here["arch"]:
         raise UsageError(f"--target {asked}: the GPU here is {here['arch']}; leave it out, or add --device cpu.")
     return device
+
+
+def gpu_aimed_at(asked: str | None, here: Mapping[str, str] | None) -> str:
+    """The GPU that candidates are judged on, or are modelled for, as a prompt names it: `H200`. Raises as `device_aimed_at`."""
+    device = device_aimed_at(asked, here)
+    return (here["gpu"] if here else device.name).removeprefix("NVIDIA ")
 
 
 def arch_number(arch: str) -> int:

@@ -138,6 +138,13 @@ def test_the_shipped_suite_is_what_the_generator_makes() -> None:
     for shipped in load_tasks("heldout").tasks[::16]:
         _, level, seed, index = shipped.id.split("-")
         assert make_task(int(level), int(seed), int(index)) == shipped
+    assert {task.precision for task in load_tasks("heldout").tasks} == {"tf32"}
+
+
+def test_a_precision_changes_nothing_but_itself() -> None:
+    [made, asked] = (next(generate_tasks(count=1, seed=5, **precision)) for precision in ({}, {"precision": "bf16"}))
+    assert (made.precision, asked.precision) == ("tf32", "bf16")
+    assert replace(asked, precision="tf32") == made
 
 
 def test_an_instruction_is_in_plain_words_and_the_code_as_it_was() -> None:
