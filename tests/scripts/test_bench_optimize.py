@@ -81,7 +81,7 @@ def test_a_stopped_run_is_finished_by_another_command_on_another_machine(
     for name in NAMES:
         (source / f"{name}.py").write_text((ROOT / "tests" / "foreign" / f"{name}.py").read_text())
     monkeypatch.setattr(optimize, "HardenedVerifier", Verifier)
-    monkeypatch.setattr(one_task, "styles", lambda graphs, task, *_: iter([one_task_style(task)]))
+    monkeypatch.setattr(one_task, "styles", lambda graphs, task, *_, **__: iter([one_task_style(task)]))
     words = [str(source), "--n", "1", "--budget", "20", "--out", "bench.json"]
     Verifier.stop_at.append("second")
     bench.main(words)
@@ -151,7 +151,7 @@ def test_modules_are_shared_out_among_gpus(bench: Any, tmp_path: Path, monkeypat
     monkeypatch.setattr(bench, "visible_gpus", lambda: ["4", "5"])
     monkeypatch.setattr(bench, "subprocess", SimpleNamespace(Popen=Forked))
     monkeypatch.setattr(optimize, "HardenedVerifier", Verifier)
-    monkeypatch.setattr(one_task, "styles", lambda graphs, task, *_: iter([one_task_style(task)]))
+    monkeypatch.setattr(one_task, "styles", lambda graphs, task, *_, **__: iter([one_task_style(task)]))
     source, out = tmp_path / "suite", tmp_path / "bench.json"
     source.mkdir()
     for name in NAMES:
