@@ -11,7 +11,9 @@ from support.stand_in_gpu import StandIn
 from kernrl.config import VerifierConfig
 from kernrl.tasks.task import Task
 from kernrl.verifier import funnel
+from kernrl.verifier.base.devices import Device
 from kernrl.verifier.funnel import StagedEvaluator
+from kernrl.verifier.trace.task_facts import TaskFacts, gather_facts
 
 SOURCE = """
 import torch
@@ -45,6 +47,9 @@ class NoFront:
     def __init__(self, *arguments: Any, **settings: Any): ...
 
     def start(self) -> None: ...
+
+    def facts(self, task: Task, precision: str, device: Device, *, on_gpu: bool) -> TaskFacts:
+        return gather_facts(task, precision, device, on_gpu=on_gpu)
 
     def close(self) -> None: ...
 
