@@ -332,13 +332,18 @@ class StagedEvaluator:
         if not self.gpus or full is None:
             return ""
         there = min(float(gpu.gpu_info["usable_bytes"]) for gpu in self.gpus)
+        unknown = "%s: whether it fits is not known: %s"
         try:
             facts = self.facts_of(task)
-            if facts.reference.bytes_moved < there / SMALL_SHARE:
-                return ""
+        except (UsageError, InfrastructureError) as error:
+            log.info(unknown, task.id, error)
+            return ""
+        if facts.reference.bytes_moved < there / SMALL_SHARE:
+            return ""
+        try:
             need = least_bytes(rehearse(task, full, self.precision_of(task)))
         except Exception as error:  # whatever a reference does on tensors without contents
-            log.info("%s: whether it fits is not known: %s", task.id, error)
+            log.info(unknown, task.id, error)
             return ""
         if need <= there:
             return ""

@@ -79,3 +79,11 @@ def test_only_what_is_larger_than_the_gpu_is_unfit(evaluator: StagedEvaluator) -
 def test_a_reference_that_needs_numbers_counts_as_fit(evaluator: StagedEvaluator) -> None:
     reads = SOURCE.replace("N = 1024", "N = 16384").replace("torch.relu(x) * 2", "x[: int(x.sum())]")
     assert evaluator.unfit(Task("reads", reads)) == ""
+
+
+def test_a_fault_of_ours_is_not_taken_for_a_task_that_fits(evaluator: StagedEvaluator, monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluator.start()
+    with monkeypatch.context() as patch:
+        patch.setattr(evaluator, "front", object())  # without what gathers facts
+        with pytest.raises(AttributeError):
+            evaluator.unfit(Task("small", SOURCE))
