@@ -76,8 +76,8 @@ class SftConfig(TrainingConfig, TrackingConfig):
     style_choice: Literal["uniform", "fast", "tagged"] | None = Field(
         default=None,
         description="Which styles those are. uniform: any. fast: the fastest of six drawn, by a model of their time on an "
-        "H200. tagged: any, and the fastest of six answers a prompt that asks for it, as all later prompts of this model do. "
-        "If not set, tagged for a model that was taught so before, and uniform for others.",
+        "H200. tagged: any, and those of the six within 10 % of the fastest answer a prompt that asks for it, as all later "
+        "prompts of this model do. If not set, tagged for a model that was taught so before, and uniform for others.",
         json_schema_extra=TASKS | RARE,
     )
     map: tuple[str, ...] = Field(

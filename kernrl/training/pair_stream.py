@@ -20,7 +20,7 @@ from kernrl.policy.ranks import Ranks
 from kernrl.policy.stream import ExampleStream, FlatExamples
 from kernrl.signals import blocked_interrupts
 from kernrl.tasks.nano.graph_pairs import CHUNK, GraphPair, chunk_of_pairs
-from kernrl.training.pair_chunks import flat, made, pair_of
+from kernrl.training.pair_chunks import flat, made, pair_of, ready
 from kernrl.training.sft_data import pairs_made, tasks_to_make
 
 log = logging.getLogger(__name__)
@@ -49,7 +49,8 @@ class PairStream:
         cores = config.workers or max(2, len(os.sched_getaffinity(0)) - ranks.size)
         self._workers = max(1, cores // ranks.size)
         self._folder = config.output / "tokenizer"
-        self._pool = ProcessPoolExecutor(self._workers, mp_context=multiprocessing.get_context("spawn"))
+        spawned = multiprocessing.get_context("spawn")
+        self._pool = ProcessPoolExecutor(self._workers, mp_context=spawned, initializer=ready)
         self._coming: deque[Future[Any]] = deque()
         self._number = ranks.index
         self._chunks_left = -(-tasks_to_make(config) // (CHUNK * ranks.size))

@@ -20,7 +20,7 @@ def shapes_of(graphs: Sequence[Graph]) -> dict[str, tuple[Size, ...]]:
 
 def is_constant(size: Size) -> bool:
     """The same at every set; a Graph that has but one is all constants."""
-    return len(set(size)) == 1
+    return size.count(size[0]) == len(size)
 
 
 def axis_letters(graphs: Sequence[Graph]) -> dict[Size, str]:

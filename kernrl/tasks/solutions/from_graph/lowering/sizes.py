@@ -26,17 +26,22 @@ def ones(like: Size) -> Size:
 
 def is_one(size: Size) -> bool:
     """1 at every set."""
-    return all(n == 1 for n in size)
+    return size.count(1) == len(size)
 
 
 def times(*sizes: Size) -> Size:
     """Their product; at least one."""
-    return tuple(math.prod(numbers) for numbers in zip(*sizes, strict=True))
+    return tuple(map(math.prod, zip(*sizes, strict=True)))
 
 
 def over(a: Size, b: Size) -> Size | None:
     """a / b, or None where b does not divide a at every set."""
-    return None if any(y == 0 or x % y for x, y in zip(a, b, strict=True)) else tuple(x // y for x, y in zip(a, b, strict=True))
+    found = []
+    for x, y in zip(a, b, strict=True):
+        if y == 0 or x % y:
+            return None
+        found.append(x // y)
+    return tuple(found)
 
 
 def numel(shape: Sequence[Size], sets: int) -> Size:
