@@ -41,7 +41,7 @@ def main() -> None:
         name, _, folder = named.partition("=")
         run = read_run(Path(folder))
         samples = run.samples
-        found = summarise(samples, baselines=("eager",))
+        found = summarise(samples, baselines=("eager", "compile"))
         config = run.config["config"]
         record["gpu"] = found["timing"]["device"]
         record["versions"] = samples[0].verdict.versions

@@ -129,7 +129,7 @@ def test_no_reply_claims_an_algebra_that_it_does_not_do() -> None:
 
 
 def test_the_first_line_of_a_reply_is_a_comment_whatever_it_says() -> None:
-    """The shipped nano writes `# algebra` too, which its replies are no longer written in."""
+    """A model may write the name of a style that it is not taught any more."""
     summed = task(*SUMMED)
     first, _, rest = replies(summed, "fp32")[0].partition("\n")
     assert first.startswith("# ")
