@@ -7,7 +7,6 @@ from typing import Any
 
 from training_table import NOTE, faster
 
-from kernrl.reports.svg import percent
 from kernrl.reports.tables import figure_text
 from kernrl.verifier.replay.timing import OVERHEAD_US
 

@@ -34,7 +34,7 @@ def judge(text):
 
 def test_the_shipped_nano_is_asked_in_its_form():
     assert "style=prompt_style(policy.tokenizer)" in loop()
-    assert prompt_style(load_tokenizer(str(ROOT / "checkpoints" / "nano"))) == "graph"
+    assert prompt_style(load_tokenizer(str(ROOT / "checkpoints" / "nano"))) == "graph-fast"
 
 
 def test_it_is_short():
