@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import traceback
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -28,14 +28,19 @@ _kept: OrderedDict[str, Graph] = OrderedDict()
 """Source at one input set → its Graph, of those lifted last: a search for sets lifts what is then lifted to be written."""
 
 
-def lift(task: Task, input_set: InputSet | None = None) -> Graph:
+def lift(task: Task, input_set: InputSet | None = None, *, change: Callable[[list[Any]], list[Any]] | None = None) -> Graph:
     """The Graph of a task at one input set; the full one if not said.
+
+    Args:
+        change: Gives other arguments for `forward` in place of the task's.
 
     Raises:
         LiftError: The reference raises, or computes what a Graph cannot say: randomness, complex numbers, recurrence,
             control flow or shapes that depend on numbers, an autograd function of its own.
         UsageError: The task's source does not run.
     """
+    if change:
+        return _lift(task, input_set, change)
     source = task.source_at(input_set or InputSet(FULL))
     graph = _kept.get(source)
     if graph is None:
@@ -45,7 +50,7 @@ def lift(task: Task, input_set: InputSet | None = None) -> Graph:
     return graph
 
 
-def _lift(task: Task, input_set: InputSet | None) -> Graph:
+def _lift(task: Task, input_set: InputSet | None, change: Callable[[list[Any]], list[Any]] = list) -> Graph:
     where, mode = f"<task {task.id}>", MostlyFake()
     state = torch.random.get_rng_state()
     try:
@@ -53,7 +58,7 @@ def _lift(task: Task, input_set: InputSet | None) -> Graph:
             with mode, as_python():
                 reference: Reference = load_reference(task, input_set)
                 module = reference.Model(*reference.get_init_inputs())
-                inputs = list(reference.get_inputs())
+                inputs = change(list(reference.get_inputs()))
             traced = trace(module, inputs, mode)
     except UsageError:
         raise

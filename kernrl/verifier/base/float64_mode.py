@@ -26,13 +26,13 @@ def widened_call(func: Any, args: Any, kwargs: Any, narrow: frozenset[torch.dtyp
         kwargs = {**kwargs, "dtype": torch.float64}
     if func.is_view:
         return list(args), kwargs
-    written = _written(func)
+    written = written_arguments(func)
     read = {name: value if name in written else _widened(value, narrow) for name, value in kwargs.items()}
     return [value if i in written else _widened(value, narrow) for i, value in enumerate(args)], read
 
 
 @cache
-def _written(func: Any) -> frozenset[int | str]:
+def written_arguments(func: Any) -> frozenset[int | str]:
     """Positions and names of the arguments that an op writes to."""
     found = [(i, a.name) for i, a in enumerate(func._schema.arguments) if a.alias_info is not None and a.alias_info.is_write]
     return frozenset(key for pair in found for key in pair)

@@ -41,6 +41,10 @@ class Jumps:
         self._step = self._record
         return self
 
+    def forget(self) -> None:
+        """Begin again."""
+        self.operands, self.margins = [], []
+
     def measuring(self) -> Jumps:
         """For a run with rounding."""
         self._at, self._step = 0, self._measure

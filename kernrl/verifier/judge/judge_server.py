@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import math
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -27,6 +27,7 @@ from kernrl.verifier.judge.idle_ops import has_idle_op
 from kernrl.verifier.judge.inputs import TaskInputs
 from kernrl.verifier.judge.regimes import TIMED
 from kernrl.verifier.judge.set_answers import SetAnswers
+from kernrl.verifier.judge.slices import Slices
 from kernrl.verifier.judge.truth import Answer, ReferenceAnswers
 
 
@@ -78,6 +79,8 @@ class Judge:
         self._keep_reference = keep_reference
         self._last: tuple[tuple[str, ...], ReferenceAnswers] | None = None
         """The full set's reference last used, and whose it is: judged calls while timing need it again."""
+        self._slices: tuple[tuple[str, ...], Mapping[str, Slices]] = ((), {})
+        """Of the task that was prepared last."""
         self._idle: dict[tuple[str, ...], bool] = {}
         """By task, precision and input set: `has_idle_op`."""
         self.clock = Clock()
@@ -124,8 +127,10 @@ class Judge:
             one.note([next(values) for _ in zip(one.shown, one.levels, strict=False)])
         return [one for one in pending if one.record["excess"] > 1]
 
-    def prepare(self, task: Task, precision: str, draws: Sequence[Draw]) -> None:
-        """Make the answers to a schedule, unless they are kept already."""
+    def prepare(self, task: Task, precision: str, draws: Sequence[Draw], slices: Mapping[str, Slices] | None = None) -> None:
+        """Make the answers to a schedule, unless they are kept already. `slices`: by input set, how the float64 reference is
+        cut, here and in what is asked of the task afterwards."""
+        self._slices = (task.id, task.pytorch_code, precision), slices or {}
         self._answer_all(task, precision, draws, draws)
 
     def has_idle_op(self, task: Task, precision: str, draws: Sequence[Draw]) -> bool:
@@ -182,7 +187,8 @@ class Judge:
         assert input_set is not None
         with self.clock.at("inputs"):
             inputs = TaskInputs(task, input_set, precision, self._device, redraw_parameters=self._redraw)
-            made = ReferenceAnswers(inputs, self.clock)
+            cut = self._slices[1].get(name) if self._slices[0] == key[:3] else None
+            made = ReferenceAnswers(inputs, self.clock, cut)
         if name == FULL and self._keep_reference:
             self._last = key, made
         return made
@@ -238,14 +244,17 @@ class JudgeServer:
         """The peak since the last `prepare`, and where the time went since then."""
         return Spent(torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved(), self._judge.clock.take())
 
-    def prepare(self, task: Task, precision: str, draws: Sequence[Draw], most_bytes: int | None = None) -> None:
+    def prepare(
+        self, task: Task, precision: str, draws: Sequence[Draw], most_bytes: int | None = None,
+        slices: Mapping[str, Slices] | None = None,
+    ) -> None:  # fmt: skip
         """`Judge.prepare`, while replay runs the candidate; this process may take so much of the GPU's memory for it."""
         before = self._judge.made
         limit_gpu_memory(most_bytes, self._judge.forget)
         torch.cuda.reset_peak_memory_stats()
         self._judge.clock.restart()
         try:
-            self._judge.prepare(task, precision, draws)
+            self._judge.prepare(task, precision, draws, slices)
         except torch.OutOfMemoryError:
             self._judge.forget()
         # memory for making answers is not needed again; memory for comparing is, by the next candidate

@@ -8,10 +8,11 @@ workspaces that do not grow with the task are not seen.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
@@ -25,9 +26,11 @@ from kernrl.verifier.base.precision import policy_flags
 from kernrl.verifier.judge import input_ranges, structure
 from kernrl.verifier.judge.compare import Inputs, error_figures, first_wrong
 from kernrl.verifier.judge.draws import Draw
+from kernrl.verifier.judge.find_slices import find_slices
 from kernrl.verifier.judge.inputs import TaskInputs
 from kernrl.verifier.judge.live_bytes import LiveBytes
 from kernrl.verifier.judge.regimes import NOMINAL
+from kernrl.verifier.judge.slices import Slices
 from kernrl.verifier.judge.truth import ReferenceAnswers
 
 REHEARSED = (NOMINAL, "mixed")
@@ -60,6 +63,8 @@ class SetMemory:
     """While an output is compared with an answer, over both."""
     workspace: int = 0
     """Of `eager_peak`'s largest convolution; see `_Rehearsal`."""
+    slices: Slices | None = field(default=None, kw_only=True)
+    """In which the float64 reference runs, as these bytes suppose."""
 
     def judge_peak(self, draws: int) -> int:
         """Of the judge process, which makes and keeps the answers to that many draws and then compares outputs with them. It
@@ -133,13 +138,13 @@ def rehearse(task: Task, input_set: InputSet, precision: str, device: str = "met
     `device`: another one than `meta` allocates and computes for real; tests compare the two. Raises whatever the reference
     raises on tensors without contents, if its Python needs their numbers.
     """
-    if device != "meta":
-        return _rehearsed(task, input_set, precision, device)
-    with _ONE_AT_A_TIME, without_contents():
-        return _rehearsed(task, input_set, precision, device)
+    with _ONE_AT_A_TIME:
+        slices = find_slices(task, input_set)
+        with without_contents() if device == "meta" else contextlib.nullcontext():
+            return _rehearsed(task, input_set, precision, device, slices)
 
 
-def _rehearsed(task: Task, input_set: InputSet, precision: str, device: str) -> SetMemory:
+def _rehearsed(task: Task, input_set: InputSet, precision: str, device: str, slices: Slices | None) -> SetMemory:
     live = _Rehearsal()
     with live:
         inputs = TaskInputs(task, input_set, precision, device)
@@ -152,7 +157,7 @@ def _rehearsed(task: Task, input_set: InputSet, precision: str, device: str) -> 
         with torch.no_grad(), policy_flags(precision):
             shown = [y for y in flatten(inputs.module(*inputs.arguments)) if isinstance(y, Tensor)]
         eager, output, workspace = live.peak, live.now - held, live.workspace
-        reference = ReferenceAnswers(inputs)
+        reference = ReferenceAnswers(inputs, slices=slices)
         reference.make_copies()
         wide = live.now - output
         live.restart()
@@ -165,4 +170,17 @@ def _rehearsed(task: Task, input_set: InputSet, precision: str, device: str) -> 
             first_wrong(y, truth, level)
         comparing = live.peak - before
     answering = max(answering, drawing + wide - held)
-    return SetMemory(held, inputs.nbytes, making, drawing, eager, output, wide, answering, kept, comparing, workspace)
+    return SetMemory(
+        held,
+        inputs.nbytes,
+        making,
+        drawing,
+        eager,
+        output,
+        wide,
+        answering,
+        kept,
+        comparing,
+        workspace,
+        slices=reference.slices,
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import logging
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -23,6 +24,9 @@ from kernrl.verifier.base.precision import COMPUTE_DTYPE, UNIT_ROUNDOFF, cast_mo
 from kernrl.verifier.judge.compare import ErrorLevel, Inputs, error_level, level_figures
 from kernrl.verifier.judge.discontinuities import Jumps, may_jump, slack
 from kernrl.verifier.judge.inputs import TaskInputs, bind
+from kernrl.verifier.judge.slices import Slices, StateWatch
+
+log = logging.getLogger(__name__)
 
 PERTURBATION_ROUNDOFFS = 2.0
 """Eager's error counts as at least the effect of this many roundings of each input."""
@@ -368,9 +372,11 @@ class Answer:
 class ReferenceAnswers:
     """A task's reference at one input set: float64 beside the policy's own dtype, on the same numbers."""
 
-    def __init__(self, inputs: TaskInputs, clock: Clock | None = None):
+    def __init__(self, inputs: TaskInputs, clock: Clock | None = None, slices: Slices | None = None):
         """`clock` is told what answers take."""
         self.inputs, self._clock = inputs, clock or Clock()
+        self.slices = None if _trains(inputs.module) else slices
+        """How the float64 run is cut; None, from the first run on, where the module does not go with it."""
         self._wide = _Copy(inputs, torch.float64)
         self._models = COMPUTE_DTYPE[inputs.precision].itemsize == 4
         """Whether rounding is modelled: 16-bit policies need no model of it."""
@@ -443,6 +449,14 @@ class ReferenceAnswers:
     def _exact_run(self, jumps: Jumps, part: str = "truth") -> list[Tensor]:
         mode = Exact(jumps=jumps, narrow=narrow_dtypes(self.inputs.precision))
         with self._clock.at(part):
+            if self.slices:
+                truth = self._wide.run_in_slices(self.slices, mode, lambda: not jumps.operands)
+                if truth is not None:
+                    return truth
+                self.slices = None
+                jumps.forget()
+                del self._wide  # what it holds may have changed
+                self._wide = _Copy(self.inputs, torch.float64)
             return self._wide.run(None, mode)
 
     def _rounded_run(self, jumps: Jumps, kind: Inputs, *, dithered: bool = False) -> list[Tensor]:
@@ -477,6 +491,11 @@ def _independent_errors(error: Tensor) -> Tensor:
     return torch.where(energy.sum() > 0, held * held_rows / len(rows), float(energy.numel()))
 
 
+def _trains(module: nn.Module) -> bool:
+    """Whether a part updates statistics of its batches. torch does not say that its norms write to those."""
+    return any(part.training and getattr(part, "running_mean", None) is not None for part in module.modules())
+
+
 class _Copy:
     """The reference in another dtype, with its own parameters and buffers."""
 
@@ -489,13 +508,42 @@ class _Copy:
 
     def run(self, change: Callable[[Tensor], Tensor] | None, mode: Exact) -> list[Tensor]:
         """Outputs on the inputs' current numbers, after `change`, if any, has been applied to each tensor."""
-        for name, tensor in self._state.items():
-            tensor.copy_(change(self._inputs.state[name]) if change else self._inputs.state[name])
-        leaves = [self._leaf(leaf, change) if isinstance(leaf, Tensor) else leaf for leaf in flatten(self._inputs.arguments)]
-        with torch.no_grad(), default_dtype(self._dtype, self._inputs.device), mode:
-            found = flatten(self._module(*rebuild(self._inputs.arguments, leaves)))
-        outputs = [widened(y) for y in found if isinstance(y, Tensor)]
+        self._take_state(change)
+        outputs = self._call([self._leaf(x, change) for x in flatten(self._inputs.arguments)], mode)
         return outputs + [self._state[name].clone() for name in self._inputs.statistics]
 
-    def _leaf(self, x: Tensor, change: Callable[[Tensor], Tensor] | None) -> Tensor:
+    def run_in_slices(self, slices: Slices, mode: Exact, goes_on: Callable[[], bool]) -> list[Tensor] | None:
+        """The outputs of `run` without a change, made slice by slice.
+
+        None where the module does not take a slice or keeps something for the next one, or `goes_on` says no after one.
+        """
+        self._take_state(None)
+        leaves = flatten(self._inputs.arguments)
+        watch, outputs = StateWatch(self._module), list[Tensor]()
+        for start, length in slices:
+            try:
+                with watch:
+                    made = self._call([self._leaf(x, None) for x in slices.cut(leaves, start, length)], mode)
+            except torch.OutOfMemoryError:
+                raise
+            except Exception as error:  # whatever a reference does when it is given fewer samples
+                log.info("a float64 reference runs whole: %s", error)
+                return None
+            if watch.changed() or not goes_on() or not slices.put(made, outputs, start, length):
+                return None
+            del made
+        return outputs + [self._state[name].clone() for name in self._inputs.statistics]
+
+    def _take_state(self, change: Callable[[Tensor], Tensor] | None) -> None:
+        for name, tensor in self._state.items():
+            tensor.copy_(change(self._inputs.state[name]) if change else self._inputs.state[name])
+
+    def _call(self, leaves: list[Any], mode: Exact) -> list[Tensor]:
+        with torch.no_grad(), default_dtype(self._dtype, self._inputs.device), mode:
+            found = flatten(self._module(*rebuild(self._inputs.arguments, leaves)))
+        return [widened(y) for y in found if isinstance(y, Tensor)]
+
+    def _leaf(self, x: Any, change: Callable[[Tensor], Tensor] | None) -> Any:
+        if not isinstance(x, Tensor):
+            return x
         return change(x) if change else x.to(self._dtype) if x.is_floating_point() else x

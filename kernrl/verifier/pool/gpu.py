@@ -246,7 +246,7 @@ class Gpu(CalibratedGpu):
         """Run a job for which there is room; once more if a process was lost."""
         most = (None, None) if alone else (need.most_replay, need.most_judge)
         try:
-            outcome = lane.run(job, baselines, self._lock, self.noise, most, alone=alone)
+            outcome = lane.run(job, baselines, self._lock, self.noise, most, slices=need.slices, alone=alone)
         except OutOfMemory:
             raise
         except InfrastructureError as error:
@@ -255,7 +255,7 @@ class Gpu(CalibratedGpu):
             log.warning("a lane is restarted: %s", error)
             self.restarts += 1
             lane.close()  # whatever killed one of its processes may have killed the other
-            outcome = lane.run(job, baselines, self._lock, self.noise, most, alone=alone)
+            outcome = lane.run(job, baselines, self._lock, self.noise, most, slices=need.slices, alone=alone)
         outcome.memory = _record(need)
         if outcome.measured and (alone or not is_small(job)):
             lane.spent(outcome)

@@ -19,6 +19,7 @@ from kernrl.verifier.base.verdict import Rejection, Stage, Status
 from kernrl.verifier.judge.draws import Draw
 from kernrl.verifier.judge.judge_server import JudgeServer
 from kernrl.verifier.judge.reasons import decoy_reason, hang_reason, worst_of, wrong_reason
+from kernrl.verifier.judge.slices import Slices
 from kernrl.verifier.pool.backend import Outcome
 from kernrl.verifier.pool.gpu_lock import Lock
 from kernrl.verifier.replay.compiled_reference import MODES
@@ -106,10 +107,11 @@ class Lane:
             outcome.seconds |= {f"{name}: {part}": seconds for part, seconds in spent.seconds.items()}
 
     def run(
-        self, job: Job, baselines: Sequence[str], lock: Lock, noise: NoiseBand, most: Most, *, alone: bool = False
-    ) -> Outcome:
-        """Correctness, then time. `most`: bytes that replay and the judge may take from the GPU. `alone`: no other lane holds
-        memory, so that waiting would not give this one more.
+        self, job: Job, baselines: Sequence[str], lock: Lock, noise: NoiseBand, most: Most, *, slices: Mapping[str, Slices],
+        alone: bool = False,
+    ) -> Outcome:  # fmt: skip
+        """Correctness, then time. `most`: bytes that replay and the judge may take from the GPU. `slices`: as in `Planned`.
+        `alone`: no other lane holds memory, so that waiting would not give this one more.
 
         Raises OutOfMemory, InfrastructureError when the processes cannot work, and UsageError for a broken task.
         """
@@ -122,7 +124,7 @@ class Lane:
                 self.start()  # here, since a process that is set up disturbs what another lane times
                 with self._drained():
                     with outcome.clock("correctness"):
-                        compiled = self._correctness(job, timed, most, outcome)
+                        compiled = self._correctness(job, timed, most, slices, outcome)
                     if not timed:
                         return outcome
                     outcome.stage = Stage.TIMING
@@ -160,14 +162,16 @@ class Lane:
             self.replay.drain(TRUSTED_TIMEOUT_S if self._preparing else self._left_s)
             self.judge.drain(TRUSTED_TIMEOUT_S)
 
-    def _correctness(self, job: Job, baselines: Sequence[str], most: Most, outcome: Outcome) -> list[str]:
+    def _correctness(
+        self, job: Job, baselines: Sequence[str], most: Most, slices: Mapping[str, Slices], outcome: Outcome
+    ) -> list[str]:
         """All calls are sent at once: the judge makes its answers while replay runs, replay's full set runs while the small
         sets are judged, and baselines that need no compiling are captured while the full set is judged. Returns the others,
         less those that replay has kept."""
         cheap = [i for i, d in enumerate(job.draws) if d.input_set != FULL]
         full = [i for i, d in enumerate(job.draws) if d.input_set == FULL]
         phases = [phase for phase in (cheap, full) if phase]
-        self.judge.send(JudgeServer.prepare, job.task, job.precision, job.draws, most[1])
+        self.judge.send(JudgeServer.prepare, job.task, job.precision, job.draws, most[1], slices)
         self.replay.send(ReplayServer.begin, job, most[0])
         for phase in phases:
             self.replay.send(ReplayServer.check, phase)

@@ -6,11 +6,12 @@ import contextlib
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 from kernrl.tasks.task import FULL
 from kernrl.verifier.judge.memory_estimate import SetMemory
+from kernrl.verifier.judge.slices import Slices
 from kernrl.verifier.replay.device_memory import block_bytes
 from kernrl.verifier.replay.job import Job
 from kernrl.verifier.replay.shared_outputs import shared_bytes
@@ -55,6 +56,8 @@ class Planned:
     most_judge: int | None = None
     """What each process may take from the GPU: its peak, what its graphs keep, and what allocators leave unused. None where
     the peaks are guessed."""
+    slices: Mapping[str, Slices] = field(default_factory=dict)
+    """By input set, in what the judge is planned to run its float64 reference; whole where a set is missing."""
 
     @property
     def total(self) -> int:
@@ -116,10 +119,11 @@ def planned(job: Job, sets: Mapping[str, SetMemory | None], baselines: int) -> P
             library = found.inputs + found.workspace + job.library_bytes[name]  # its calls once more, to time each
             meanwhile = max(found.drawing_peak, compared, library, found.eager_peak if timed > 1 else 0)
             most = max(most, own + kept + graphs + meanwhile)
+    slices = {name: found.slices for name, found in sets.items() if found and found.slices}
     if all(sets.get(name) for name in job.plans):
         mosts = int((1 + GAPS) * most) + shared + LIBRARY_BYTES, int((1 + GAPS) * judge) + LIBRARY_BYTES
-        return Planned(replay + shared, judge, alone + shared, replay + shared + judge, *mosts)
-    return Planned(replay + shared, judge, 0, shared + max(job.temporary_bytes.values()))
+        return Planned(replay + shared, judge, alone + shared, replay + shared + judge, *mosts, slices)
+    return Planned(replay + shared, judge, 0, shared + max(job.temporary_bytes.values()), slices=slices)
 
 
 def least_bytes(full: SetMemory) -> int:

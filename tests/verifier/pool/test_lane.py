@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -21,7 +22,9 @@ from support import TESTS
 
 from kernrl.errors import InfrastructureError, UsageError
 from kernrl.verifier.base.verdict import Stage, Status
+from kernrl.verifier.judge.judge_server import JudgeServer
 from kernrl.verifier.judge.memory_estimate import SetMemory
+from kernrl.verifier.judge.slices import Slices
 from kernrl.verifier.pool.backend import Outcome
 from kernrl.verifier.pool.gpu import Gpu
 from kernrl.verifier.pool.task_preparers import TaskPreparers
@@ -258,6 +261,18 @@ def test_a_group_that_takes_more_than_its_plan_runs_out_once(
 
 
 @pytest.mark.slow
+def test_the_judge_is_told_in_which_slices_it_is_planned_to_work(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    slices, told = Slices(64, 8, (0,), (0,)), list[Any]()
+    fits = replace(SetMemory(*[5 << 27] * 10), slices=slices)
+    monkeypatch.setattr(gpu.preparers, "memory", lambda job, key: dict.fromkeys(job.plans, fits))
+    send = Client.send
+    monkeypatch.setattr(Client, "send", lambda self, *asked: (told.append(asked), send(self, *asked))[1])
+    assert_right(gpu.run(large("right", held_bytes=1 << 30), ["eager"], "task"))
+    [prepare] = [asked for asked in told if asked[0] is JudgeServer.prepare]
+    assert prepare[-1] == {"small": slices, "full": slices}
+
+
+@pytest.mark.slow
 def test_what_is_free_is_shared_evenly(gpu: Gpu, forks: FakeForkServer, monkeypatch: pytest.MonkeyPatch) -> None:
     fits = SetMemory(*[5 << 27] * 10)
     monkeypatch.setattr(gpu.preparers, "memory", lambda job, key: dict.fromkeys(job.plans, fits))
@@ -317,8 +332,8 @@ def test_a_candidate_larger_than_the_gpu_is_refused_before_it_runs(gpu: Gpu, for
 def test_a_task_larger_than_the_gpu_is_refused_by_name(
     gpu: Gpu, forks: FakeForkServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sizes = dict.fromkeys(SetMemory.__dataclass_fields__, 60 << 30)
-    monkeypatch.setattr(TaskPreparers, "memory", lambda self, job, key: dict.fromkeys(job.plans, SetMemory(**sizes)))
+    sizes = SetMemory(*[60 << 30] * 11)
+    monkeypatch.setattr(TaskPreparers, "memory", lambda self, job, key: dict.fromkeys(job.plans, sizes))
     with pytest.raises(UsageError, match=r"^huge: judging any candidate takes \d+\.\d GiB, and the GPU has 90\.7 GiB for it"):
         gpu.run(job("huge", held_bytes=10 << 30), ["eager"], "task")
     assert "begins begin" not in forks.events("replay")

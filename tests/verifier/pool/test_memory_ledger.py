@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from kernrl.verifier.judge.memory_estimate import SetMemory
+from kernrl.verifier.judge.slices import Slices
 from kernrl.verifier.pool.memory_ledger import GAPS, LIBRARY_BYTES, MAX_OVERTAKEN, MemoryLedger, crew, planned, usable_bytes
 from kernrl.verifier.replay.device_memory import block_bytes
 
@@ -331,6 +332,13 @@ def job(temporary: int, draws: int = 2, spot_checks: int = 1) -> Any:
         held_bytes={"full": temporary + 2 * GIB}, temporary_bytes={"full": temporary},
         output_bytes={"full": GIB}, library_bytes={"full": temporary},
     )  # fmt: skip
+
+
+def test_a_plan_names_the_sets_whose_reference_runs_in_slices() -> None:
+    slices = Slices(64, 8, (0,), (0,))
+    assert planned(job(3 * GIB), {"full": replace(SET, slices=slices)}, 1).slices == {"full": slices}
+    assert planned(job(3 * GIB), {"full": SET}, 1).slices == {}
+    assert planned(job(3 * GIB), {"full": None}, 1).slices == {}
 
 
 def test_a_plan_adds_up() -> None:
