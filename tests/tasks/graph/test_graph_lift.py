@@ -253,6 +253,7 @@ ODD: list[tuple[type[nn.Module], tuple[Any, ...]]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "args"), ODD, ids=[kind.__name__ for kind, _ in ODD])
 def test_odd_module_computes_what_its_graph_says(kind: type[nn.Module], args: tuple[Any, ...]) -> None:
     torch.manual_seed(0)

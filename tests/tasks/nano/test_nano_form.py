@@ -291,6 +291,7 @@ def test_an_axis_and_its_double_are_told_of_each_other() -> None:
         assert graph.values["v0"].shape[1] == 2 * graph.inputs[1].value.shape[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_every_drawn_graph_can_be_asked_in_letters(seed: int) -> None:
     for index in range(25):
@@ -354,6 +355,7 @@ def seconds(graph: Graph, pair: GraphPair) -> float:
     return answer_s(answer, RATES[precision], precision, channels_last=taught.channels_last)
 
 
+@pytest.mark.slow
 def test_one_reply_of_a_graph_answers_a_prompt_that_asks_for_the_fastest_and_is_it() -> None:
     asked = 0
     for seed in range(12):
@@ -374,6 +376,7 @@ def test_a_task_is_asked_for_the_fastest_as_it_was_taught() -> None:
     assert {ask(layers, p, fast=fast) for p in ("tf32", "bf16") for fast in (False, True)} <= set(taught)
 
 
+@pytest.mark.slow
 def test_fast_pairs_are_the_fastest_of_those_that_are_tried() -> None:
     for seed in range(8):
         graph = draw_graph(Random(f"fast/{seed}"))
