@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support import suite
+from support import EXHAUSTIVE, suite
 
 from kernrl.tasks.grammar.generate import generate_tasks
 from kernrl.verifier.base.screen import screen
@@ -11,6 +11,8 @@ from kernrl.verifier.base.verdict import Verdict
 from kernrl.verifier.funnel import StagedEvaluator
 
 HONEST = {fixture.name: fixture for fixture in suite.honest()}
+JUDGED = sorted(HONEST) if EXHAUSTIVE else sorted(HONEST)[::2]
+"""By day every second by name: names begin with the task's, so that most tasks are there."""
 
 
 def accepted(name: str, verdict: Verdict) -> bool:
@@ -30,7 +32,7 @@ def test_screen_lets_honest_code_pass() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(HONEST))
+@pytest.mark.parametrize("name", JUDGED)
 def test_honest_code_is_correct(name: str, cpu_evaluator: StagedEvaluator) -> None:
     verdict = cpu_evaluator.evaluate(HONEST[name].task, HONEST[name].source)
     assert accepted(name, verdict), f"{verdict.status} at {verdict.stage}: {verdict.reason}"

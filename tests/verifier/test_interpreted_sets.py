@@ -160,7 +160,7 @@ QUICK = [
 """By day a third of those that may come to where a GPU makes a difference; test_exploits.py judges every one without."""
 OF_A_TASK = {f.task.id: n for n, f in reversed(HONEST.items())}
 ROUTED_HONEST = sorted(HONEST) if EXHAUSTIVE else sorted(n for t, n in OF_A_TASK.items() if crc32(t.encode()) % 2)
-"""One for each second task by day: what is routed is mostly a task's input sets, of few forms. test_honest.py judges all."""
+"""One for each second task by day: what is routed is mostly a task's input sets, of few forms. test_honest.py judges more."""
 
 
 @pytest.mark.parametrize("name", QUICK)

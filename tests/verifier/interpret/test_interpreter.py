@@ -425,7 +425,7 @@ def test_where_a_tile_begins_anew_a_hint_may_be_false_but_nothing_may_be_stored(
 
 
 HONEST = read_folder("honest")[:: 1 if EXHAUSTIVE else 12]
-"""By day one in twelve; tests/verifier/test_honest.py has the interpreter judge each of them, within wider tolerances."""
+"""By day one in twelve; tests/verifier/test_honest.py has the interpreter judge half of them, within wider tolerances."""
 
 
 @pytest.mark.slow
