@@ -39,8 +39,16 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Without a GPU, tests/gpu need not even be imported; None leaves it to pytest."""
-    return True if collection_path == Path(__file__).parent / "gpu" and "not gpu" in config.option.markexpr else None
+    """What has no test that is asked for need not even be imported: tests/gpu, and files that are slow as a whole.
+
+    None leaves it to pytest.
+    """
+    chosen = config.option.markexpr
+    if collection_path == Path(__file__).parent / "gpu":
+        return True if "not gpu" in chosen else None
+    if "not slow" in chosen and collection_path.suffix == ".py":
+        return True if "\npytestmark = pytest.mark.slow" in collection_path.read_text(encoding="utf-8") else None
+    return None
 
 
 @pytest.fixture(autouse=True)

@@ -133,6 +133,7 @@ COMMANDS = ["quickstart", "doctor", "verify", "sft", "best-of-n", "reinforce", "
             *(f"tasks {name}" for name in ("generate", "list", "show", "stats", "check"))]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_has_room_for_every_flag(name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", 80)
@@ -151,6 +152,7 @@ def flags_in(text: str) -> set[str]:
 EVERYWHERE = {"--config", "--dry-run", "--json", "--quiet", "--help", "--help-all"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_shows_twenty_and_help_all_the_rest(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     found = []
@@ -167,6 +169,7 @@ def test_help_shows_twenty_and_help_all_the_rest(name: str, capsys: pytest.Captu
     assert "more settings" not in found[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_all_shows_every_setting_in_its_group(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Against the config itself, and in the order of the groups."""

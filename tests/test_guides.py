@@ -322,6 +322,7 @@ def gib(size: str, **settings: Any) -> str:
     return f"{found.total_bytes / GIB:.0f}"
 
 
+@pytest.mark.slow
 def test_the_memory_in_the_guides_is_what_a_run_calculates() -> None:
     lora: dict[str, Any] = {"weight_bytes": 2, "lora_rank": 16}
     ways: list[dict[str, Any]] = [{"weight_bytes": 4}, {"weight_bytes": 4, "gradient_checkpointing": True}]

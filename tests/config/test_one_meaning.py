@@ -77,6 +77,7 @@ def test_what_a_dry_run_writes_is_read_again(tmp_path: Path, capsys: pytest.Capt
         assert dry(f"{line.split()[0]} --config {file}", capsys) == dry(line, capsys)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["reinforce", "best-of-n", "reward-weighted"])
 def test_in_training_the_baseline_is_the_one_that_is_rewarded(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -12,6 +12,7 @@ torch.set_num_threads(1)
 EXAMPLES = {loss: 24 if loss == "any_loss_from_hidden_states" else 8 for loss in LOSSES}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", LOSSES)
 def test_plain_pytorch(loss):
     check_any(loss, Place(kernels=False), examples=150 if EXHAUSTIVE else 50)

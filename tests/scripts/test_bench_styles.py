@@ -7,6 +7,7 @@ import sys
 import bench_styles  # pyright: ignore[reportMissingImports]
 import pytest
 import torch
+from support.pool_of_threads import pool_of_threads
 
 from kernrl.errors import UsageError
 from kernrl.tasks.task import Task
@@ -99,19 +100,6 @@ def test_named_tasks_come_first():
         bench_styles.rates_of("Z9", "tf32")
 
 
-class Inline:
-    """Writes solutions in this process: a new one would import torch."""
-
-    def __init__(self, *args):
-        pass
-
-    def map(self, function, *arguments):
-        return map(function, *arguments)
-
-    def shutdown(self, **how):
-        pass
-
-
 @pytest.mark.slow
 def test_two_tasks_are_judged_and_a_second_call_has_nothing_to_do(cpu_verifier, tmp_path, monkeypatch, capsys):
     asked, every, threads = [], bench_styles.write_solutions, torch.get_num_threads()
@@ -121,7 +109,7 @@ def test_two_tasks_are_judged_and_a_second_call_has_nothing_to_do(cpu_verifier, 
         return contextlib.nullcontext(cpu_verifier)
 
     monkeypatch.setattr(bench_styles, "HardenedVerifier", opened)
-    monkeypatch.setattr(bench_styles, "ProcessPoolExecutor", Inline)
+    monkeypatch.setattr(bench_styles, "ProcessPoolExecutor", pool_of_threads)
     monkeypatch.setattr(bench_styles, "write_solutions", lambda task: every(task)[:2])
     out = tmp_path / "styles.json"
     line = ["bench_styles.py", "--out", str(out), "--device", "cpu", "--limit", "2", "--precision", "fp32"]

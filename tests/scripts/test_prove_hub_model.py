@@ -12,12 +12,13 @@ import hub_model_table  # pyright: ignore[reportMissingImports]
 import prove_hub_model  # pyright: ignore[reportMissingImports]
 import pytest
 import torch
+from support.pool_of_threads import pool_of_threads
 from support.tiny import FakeVerifier, verdict_of
 from transformers import AutoModelForCausalLM
 
 from kernrl import cli
 from kernrl.rollouts.collect import Collector
-from kernrl.training import evaluation
+from kernrl.training import evaluation, pair_stream
 from kernrl.verifier.base.verdict import Status
 
 
@@ -39,6 +40,7 @@ def here(monkeypatch, verifier):
         return cli.run(command[3:])
 
     monkeypatch.setattr(prove_hub_model, "run", run)
+    monkeypatch.setattr(pair_stream, "ProcessPoolExecutor", pool_of_threads)
     monkeypatch.setattr(evaluation, "open_verifier", lambda config: FakeVerifier(judge))
 
     def read(self, task, rollout):

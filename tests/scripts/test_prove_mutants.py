@@ -7,9 +7,11 @@ import math
 import random
 import sys
 from dataclasses import replace
+from typing import Any
 
 import pytest
-from support import ROOT
+from support import EXHAUSTIVE, ROOT
+from support.pool_of_threads import pool_of_threads
 
 from kernrl.tasks.grammar.generate import generate_tasks
 from kernrl.verifier.funnel import StagedEvaluator
@@ -76,10 +78,18 @@ def test_those_drawn_are_some_of_all() -> None:
     assert sorted(m.source for m in drawn(SOURCE, 1000, random.Random(0))) == sorted(m.source for m in every)
 
 
-@pytest.mark.slow
-def test_the_mutants_of_a_worked_solution_are_killed(cpu_evaluator: StagedEvaluator) -> None:
+@pytest.fixture
+def prove_mutants(monkeypatch: pytest.MonkeyPatch) -> Any:
     import prove_mutants  # pyright: ignore[reportMissingImports]
 
+    if not EXHAUSTIVE:
+        monkeypatch.setattr(prove_mutants, "ProcessPoolExecutor", pool_of_threads)
+    return prove_mutants
+
+
+@pytest.mark.usefixtures("warm")
+@pytest.mark.slow
+def test_the_mutants_of_a_worked_solution_are_killed(prove_mutants: Any, cpu_evaluator: StagedEvaluator) -> None:
     (task,) = generate_tasks(level=2, count=1, seed=0, precision="fp32")
     options = argparse.Namespace(device="cpu", each=1, processes=1)
     (part,) = prove_mutants.judged(options, [(task, 0)], math.inf)
@@ -97,8 +107,6 @@ def test_the_mutants_of_a_worked_solution_are_killed(cpu_evaluator: StagedEvalua
 
 
 @pytest.mark.slow
-def test_nothing_is_judged_after_the_deadline() -> None:
-    import prove_mutants  # pyright: ignore[reportMissingImports]
-
+def test_nothing_is_judged_after_the_deadline(prove_mutants: Any) -> None:
     (task,) = generate_tasks(level=2, count=1, seed=0, precision="fp32")
     assert not list(prove_mutants.judged(argparse.Namespace(device="cpu", each=1, processes=1), [(task, 0)], 0.0))

@@ -9,6 +9,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 from support.forked import run_forked
+from support.pool_of_threads import pool_of_threads
 from support.tiny import FakeVerifier, tiny_tasks, verdict_of
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
@@ -25,7 +26,7 @@ from kernrl.policy.ranks import Ranks
 from kernrl.runs.model_card import model_card
 from kernrl.runs.run_directory import read_lines
 from kernrl.stages import sft
-from kernrl.training import evaluation, sft_evaluation
+from kernrl.training import evaluation, pair_stream, sft_evaluation
 from kernrl.training.session import prompt_style
 from kernrl.verifier.base.verdict import Status
 
@@ -338,6 +339,7 @@ def test_pairs_are_made_while_training_until_the_time_is_over(tmp_path, monkeypa
     assert 50 < results["pairs"] <= 128
     assert nano.form_of(load_tokenizer(str(tmp_path / "run" / "model"))) == "graph"
     # it goes on from a checkpoint's weights as any other model does, and learns to be asked for what is fast
+    monkeypatch.setattr(pair_stream, "ProcessPoolExecutor", pool_of_threads)
     assert run([*command[:-6], "--output", str(tmp_path / "more"), *rows[:4], "--model", str(tmp_path / "run" / "model"),
                 "--steps", "1", "--count", "20", "--workers", "1", "--style-choice", "tagged"]) == 0  # fmt: skip
     taught = load_tokenizer(str(tmp_path / "more" / "model"))

@@ -2,8 +2,8 @@
 
 A request is `{"source", "sets", "edits": [[old, new], …], "styles", "precision", "constants"}`, its answer a list of
 `[style, code as edited, what is wrong or ""]`. `sets` are names of input sets, derived where the request has no `task_sets`;
-`full` is the source as it stands. `styles` are words of which a style has one, and `but` words of which it has none;
-`constants` make one more set.
+`full` is the source as it stands. `styles` are words of which a style has one, and `but` words of which it has none; of
+these, `turn` `[i, n]` leaves every nth from the ith on. `constants` make one more set.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ def answer(request: dict, folder: Path) -> list[list[str]]:
         task = with_input_sets(task)
     words, but = request.get("styles"), set(request.get("but", ()))
     styles = [s for s in STYLES if (not words or set(words) & set(s.name.split("-"))) and not but & set(s.name.split("-"))]
-    solutions = list(write_solutions(task, styles))
+    first, step = request.get("turn", (0, 1))
+    solutions = list(write_solutions(task, styles[first::step]))
     for old, new in request.get("edits", []):
         solutions = [replace(s, triton_code=s.triton_code.replace(old, new)) for s in solutions]
     found = [""] * len(solutions)

@@ -18,8 +18,10 @@ import pytest
 from kernrl.verifier.rpc.fork_server import ForkServer
 from support import forked_python
 
-READ_BY_LIBRARIES = ("CUDA", "GLIBC", "LD_", "MALLOC", "MKL", "OMP", "OPENBLAS", "PYTHON", "TORCH")
+READ_BY_LIBRARIES = ("GLIBC", "LD_", "MALLOC", "MKL", "OMP", "OPENBLAS", "PYTHON", "TORCH")
 """Beginnings of the variables that torch and triton read when they are loaded; a fork can still be given any other."""
+READ_WHEN_NEEDED = "TORCHINDUCTOR_CACHE_DIR"
+"""torch sets it itself as soon as something compiles: every server would be started once more."""
 
 REAPED_MS = 2000
 
@@ -60,7 +62,8 @@ class ForkedProcess:
 
 def _server(environment: Mapping[str, str]) -> ForkServer:
     """The one whose libraries were loaded in such an environment."""
-    key = json.dumps(sorted(item for item in environment.items() if item[0].startswith(READ_BY_LIBRARIES)))
+    read = ((name, value) for name, value in environment.items() if name.startswith(READ_BY_LIBRARIES))
+    key = json.dumps(sorted(item for item in read if item[0] != READ_WHEN_NEEDED))
     if key not in _servers:
         _servers[key] = ForkServer("the server of forked processes", forked_python.__name__, {}, env=dict(environment))
     return _servers[key]

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from support import ROOT, suite
+from support import EXHAUSTIVE, ROOT, suite
 
 from kernrl.config import BestOfNConfig, SftConfig, VerifierConfig
 from kernrl.errors import UsageError
@@ -45,6 +45,9 @@ LARGE = Task("large", SOURCE.format(op="relu(x - 1e5)"))
 
 CONSTANT = ("share_of_one",)
 """Tasks of the suite whose output is the same whatever goes in: faithful candidates are right, and nothing can be learned."""
+KINDS = sorted(path.stem for path in (ROOT / "tests" / "fixture_tasks").glob("*.py"))
+LINTED = KINDS if EXHAUSTIVE else sorted({*KINDS[::4], *CONSTANT})
+"""By day a quarter; `tests/verifier` judges candidates of every one."""
 
 
 @pytest.fixture
@@ -64,7 +67,7 @@ def test_each_unsound_task_is_left_out_with_a_sentence(config: VerifierConfig, c
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(path.stem for path in (ROOT / "tests" / "fixture_tasks").glob("*.py")))
+@pytest.mark.parametrize("name", LINTED)
 def test_an_honest_task_of_every_kind_passes(name: str, config: VerifierConfig, capsys: pytest.CaptureFixture[str]) -> None:
     task = suite.fixture_task(name)
     if name in CONSTANT:

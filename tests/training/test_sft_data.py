@@ -82,6 +82,7 @@ def test_what_is_no_pair(row: dict[str, Any]) -> None:
 ROWS = [{"prompt": f"ask {n}", "completion": f"answer {n}"} for n in range(100)]
 
 
+@pytest.mark.slow
 def test_tables_and_datasets(tmp_path: Path) -> None:
     import datasets
     import pyarrow.parquet

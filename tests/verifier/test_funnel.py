@@ -29,6 +29,8 @@ from kernrl.verifier.interpret.interpreter import Unable
 from kernrl.verifier.pool.local import LocalFront
 from kernrl.verifier.verifier import HardenedVerifier
 
+pytestmark = pytest.mark.slow  # its processes take seconds to start
+
 TASK = suite.fixture_task("mish_chain")
 GOOD = (TESTS / "honest" / "mish_chain_flat.py").read_text()
 
@@ -128,7 +130,6 @@ def get_init_inputs():
 """
 
 
-@pytest.mark.slow
 def test_a_candidate_that_does_fewer_operations_is_said_to_and_one_that_does_all_is_not(verifier: HardenedVerifier) -> None:
     """`sum(W x + b)` is the product with the summed weight: K N additions once, in place of 2 K N operations for each row."""
     sets = (InputSet("full"), InputSet("small", {"B": 4, "K": 16, "N": 32}), InputSet("ragged", {"B": 3, "K": 13, "N": 37}))
@@ -165,7 +166,6 @@ def test_a_candidate_cannot_look_cheaper_than_its_task(verifier: HardenedVerifie
     assert claimed.value <= 1.01 * honest.value
 
 
-@pytest.mark.slow
 def test_a_product_that_rounds_to_tf32_is_told_what_to_write(verifier: HardenedVerifier) -> None:
     task, source = suite.fixture_task("linear_gelu"), (TESTS / "exploits" / "e24_tf32_inside.py").read_text()
     verdict = verifier.verify(task, source)
@@ -214,7 +214,6 @@ TUNED = GOOD.replace(
 FITS, TOO_WIDE = 'triton.Config({"BLOCK": 1024})', 'triton.Config({"BLOCK": 524288}, num_warps=1)'
 
 
-@pytest.mark.slow
 def test_an_autotuned_launch_does_without_configurations_that_do_not_compile(verifier: HardenedVerifier) -> None:
     assert "autotune" in TUNED
     for configs in (f"{TOO_WIDE}, {FITS}", f"{FITS}, {TOO_WIDE}"):
@@ -235,7 +234,6 @@ def test_what_is_found_wrong_is_not_compiled(verifier: HardenedVerifier, monkeyp
     assert len(calls) == 1
 
 
-@pytest.mark.slow
 def test_what_cannot_be_interpreted_must_compile(verifier: HardenedVerifier, monkeypatch: pytest.MonkeyPatch) -> None:
     unable = Judged(Unable(Status.NEEDS_GPU, "an operation that is unknown here."))
     monkeypatch.setattr(verifier.evaluator.front, "interpret", lambda job: unable)

@@ -202,6 +202,7 @@ def test_arguments_by_name_nested_outputs_and_shared_modules() -> None:
     assert set(called) == set(range(len(found.found)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changed",
     [

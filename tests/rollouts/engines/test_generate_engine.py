@@ -40,6 +40,7 @@ def test_every_prompt_gets_n_rollouts_that_end_where_they_should(policy):
     assert len({tuple(r.token_ids) for r in rollouts}) > 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("graphs", [False, True])
 @pytest.mark.parametrize("temperature", [0.7, 1.0, 1.5])
 def test_logprobs_are_those_of_a_plain_forward(policy, temperature, graphs):
@@ -63,6 +64,7 @@ def test_settings_of_the_model_do_not_bend_the_distribution(graphs):
     assert policy.model.generation_config is bent
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("graphs", [False, True])
 def test_the_seed_decides_and_the_global_stream_is_left_alone(policy, graphs):
     torch.manual_seed(7)

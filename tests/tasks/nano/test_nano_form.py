@@ -292,6 +292,7 @@ def test_an_axis_and_its_double_are_told_of_each_other() -> None:
         assert graph.values["v0"].shape[1] == 2 * graph.inputs[1].value.shape[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_every_drawn_graph_can_be_asked_in_letters(seed: int) -> None:
     for index in range(25):
@@ -318,7 +319,7 @@ def test_worked_replies_are_right() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("step", [step.__name__ for step in STEPS])
 def test_worked_replies_to_a_step_are_right(step: str) -> None:
-    seeds = [f"{step}/{i}" for i in range(6 if EXHAUSTIVE else 2)]
+    seeds = [f"{step}/{i}" for i in range(6 if EXHAUSTIVE else 1)]
     found = [problem for problems in interpreted.ask("nano_worker", seeds) for problem in problems]
     assert len(found) >= len(seeds)
     assert not [problem for problem in found if problem]
@@ -355,6 +356,7 @@ def seconds(graph: Graph, pair: GraphPair) -> float:
     return answer_s(answer, RATES[precision], precision, channels_last=taught.channels_last)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("styles", [1, 2, 4, len(TAUGHT)])
 def test_a_prompt_that_asks_for_the_fastest_is_answered_by_those_that_are_among_them(styles: int) -> None:
     asked = 0
@@ -382,6 +384,7 @@ def test_a_task_is_asked_for_the_fastest_as_it_was_taught() -> None:
     assert {ask(layers, p, fast=fast) for p in ("tf32", "bf16") for fast in (False, True)} <= set(taught)
 
 
+@pytest.mark.slow
 def test_fast_pairs_are_the_fastest_of_those_that_are_tried() -> None:
     for seed in range(8):
         graph = draw_graph(Random(f"fast/{seed}"))

@@ -59,6 +59,7 @@ def test_modes_can_be_left_for_a_moment():
         assert torch.ones(2).sum().item() == 2.0
 
 
+@pytest.mark.slow
 def test_nothing_stands_between_an_operator_and_a_mode_that_is_called_directly():
     callers = []
 

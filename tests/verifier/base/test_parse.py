@@ -100,6 +100,7 @@ def test_the_sha_is_of_the_source():
     assert len(Candidate("\ud800").sha) == 64
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [

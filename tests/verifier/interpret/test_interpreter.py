@@ -106,6 +106,7 @@ def _integers() -> torch.Tensor:
     return ((i // 3) % 5 + (i ^ 3) - (i << 1) + (i >> 2)).float().reshape(8, 32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("expression", "want"), POINTWISE.values(), ids=POINTWISE.keys())
 def test_pointwise(expression, want):
     expression = expression.replace("LIB.", "tl.extra.cuda.libdevice.")
@@ -251,6 +252,7 @@ BY_VALUE = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("body", BY_VALUE.values(), ids=BY_VALUE.keys())
 def test_cases_side_by_side_come_to_what_each_comes_to_alone(body):
     """Also where addresses, loops and branches depend on numbers, so that the cases go different ways."""
@@ -314,6 +316,7 @@ TILES = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("expression", "want"), TILES.values(), ids=TILES.keys())
 def test_what_moves_elements_of_a_tile(expression, want):
     source = kernel(ROWS + f"tl.store(y + r * B + i, {expression})", call="x, y, 1, B=32", grid="(8,)")

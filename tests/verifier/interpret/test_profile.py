@@ -132,6 +132,7 @@ def test_an_output_that_is_stored_in_part_is_seen(body: str, how: dict, most: st
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("body", [BEST, *(body for body, _, _ in TRICKS.values()), *UNKNOWN.values()])
 def test_whoever_may_have_stored_all_is_left_alone(body: str) -> None:
     how = next((how for other, how, _ in TRICKS.values() if other == body), {})
@@ -204,6 +205,7 @@ WHOLE: dict[str, tuple[str, dict]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WHOLE)
 def test_whatever_decides_what_is_stored_is_followed(name: str) -> None:
     body, how = WHOLE[name]

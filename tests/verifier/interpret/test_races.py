@@ -66,6 +66,7 @@ RACES = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("body", RACES.values(), ids=RACES.keys())
 def test_a_race_is_wrong(body: str) -> None:
     said = interpret(plan(body, out="torch.zeros(9, 32, device='cuda')"), {0: X})

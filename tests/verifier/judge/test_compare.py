@@ -209,6 +209,7 @@ def answers(kind: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return truth, eager, modelled, output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at_once", [1, 7, 20, 41])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize(

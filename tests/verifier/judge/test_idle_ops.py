@@ -75,6 +75,7 @@ def found(body: str, regime: str = "nominal") -> bool:
     return has_idle_op(inputs, Draw(FULL, regime, 3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("regime", ["nominal", "mixed"])
 @pytest.mark.parametrize("body", IDLE.values(), ids=list(IDLE))
 def test_an_op_that_changes_nothing_is_found(body: str, regime: str) -> None:

@@ -26,6 +26,8 @@ from kernrl.verifier.pool.local import cpu_fork_server
 from kernrl.verifier.rpc.fork_server import ForkServer
 from kernrl.verifier.trace.reference_spec import spec_of
 
+pytestmark = pytest.mark.slow  # its processes take seconds to start
+
 SMALL = InputSet("small", {"N": 48})
 TASK = Task(
     id="t",
@@ -67,7 +69,6 @@ def parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-@pytest.mark.slow
 def test_a_task_stays_with_one_process_while_that_is_enough(interpreters: Interpreters, job: SmallJob) -> None:
     for _ in range(3):
         judged = interpreters.judge(job)
@@ -76,7 +77,6 @@ def test_a_task_stays_with_one_process_while_that_is_enough(interpreters: Interp
     assert [process.starts for process in interpreters.processes] == [1, 0]
 
 
-@pytest.mark.slow
 def test_processes_share_a_fork_server_and_see_no_gpu(interpreters: Interpreters, job: SmallJob, cpu_forks: ForkServer) -> None:
     tasks = [replace(job, task=replace(TASK, id=f"t{i}")) for i in range(8)]
     with ThreadPoolExecutor(8) as pool:
@@ -90,7 +90,6 @@ def test_processes_share_a_fork_server_and_see_no_gpu(interpreters: Interpreters
     assert b"CUDA_VISIBLE_DEVICES=" in environment
 
 
-@pytest.mark.slow
 def test_a_wrong_plan_is_rejected_by_what_its_numbers_show(interpreters: Interpreters, job: SmallJob) -> None:
     tripled = replace(TASK, pytorch_code=TASK.pytorch_code.replace("x * 2", "x * 3"))
     rejection = interpreters.judge(replace(job, task=tripled)).rejection
@@ -99,7 +98,6 @@ def test_a_wrong_plan_is_rejected_by_what_its_numbers_show(interpreters: Interpr
     assert rejection.reason.startswith("Wrong on the small shapes with nominal inputs: the error is ")
 
 
-@pytest.mark.slow
 def test_a_process_that_hangs_says_nothing_of_the_candidate(
     interpreters: Interpreters, job: SmallJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,7 +122,6 @@ def test_a_job_that_breaks_the_judge_is_broken_machinery(interpreters: Interpret
     assert interpreters.judge(job).rejection is None
 
 
-@pytest.mark.slow
 def test_closing_ends_every_process_and_starts_none(job: SmallJob) -> None:
     forks = cpu_fork_server()
     made = Interpreters(1, {}, forks)

@@ -12,6 +12,8 @@ from kernrl.verifier.plan import checks
 from kernrl.verifier.plan.plan import Plan
 from kernrl.verifier.verifier import HardenedVerifier
 
+pytestmark = pytest.mark.slow  # its processes take seconds to start
+
 HONEST = TESTS / "honest"
 TASK = suite.fixture_task("batchnorm_running")
 
@@ -92,7 +94,6 @@ class ModelNew(nn.Module):
 """
 
 
-@pytest.mark.slow
 def test_a_norm_that_is_frozen_when_it_is_made_stays_frozen(cpu_verifier: HardenedVerifier) -> None:
     """Set to training with the module around it, it would refuse one value a channel, and need other numbers."""
     task = Task("frozen", FROZEN)

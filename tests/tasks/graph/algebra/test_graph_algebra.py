@@ -275,6 +275,7 @@ def test_every_rule_has_a_case() -> None:
     assert CASES.keys() == RULES.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RULES)
 def test_a_rule_keeps_the_result(name: str) -> None:
     fitted = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from functools import cache
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from support import TESTS
 from support.graph_cases import assert_same
 from torch import nn
 
+from kernrl.tasks.graph.graph import Graph
 from kernrl.tasks.graph.lift import lift_module
 
 TABLE = TESTS / "support" / "graph_spellings.txt"
@@ -57,6 +59,18 @@ def module_of(spelling: str, count: int) -> nn.Module:
     return scope["Model"]()
 
 
+@cache
+def graph_of(spelling: str, shapes: tuple[tuple[int, ...], ...]) -> Graph:
+    """The Graph of a spelling, which computes what its module does; a section's first spelling is in many pairs."""
+    torch.manual_seed(1)
+    inputs = [torch.randn(shape) for shape in shapes]
+    module = module_of(spelling, len(shapes))
+    graph = lift_module(module, inputs)
+    assert not graph.unknown, graph.listing()
+    assert_same(graph, module, inputs)
+    return graph
+
+
 def test_there_are_many_pairs() -> None:
     assert len(PAIRS) >= 60
 
@@ -64,15 +78,7 @@ def test_there_are_many_pairs() -> None:
 @pytest.mark.slow  # together they take a quarter of a minute
 @pytest.mark.parametrize(("name", "shapes", "one", "other"), PAIRS, ids=[f"{p[0]}: {p[3]}"[:70] for p in PAIRS])
 def test_two_spellings_give_one_graph(name: str, shapes: list[tuple[int, ...]], one: str, other: str) -> None:
-    torch.manual_seed(1)
-    inputs = [torch.randn(shape) for shape in shapes]
-    graphs = []
-    for spelling in (one, other):
-        module = module_of(spelling, len(shapes))
-        graphs.append(lift_module(module, inputs))
-        assert not graphs[-1].unknown, graphs[-1].listing()
-        assert_same(graphs[-1], module, inputs)
-    first, second = graphs
+    first, second = (graph_of(spelling, tuple(shapes)) for spelling in (one, other))
     assert first == second, f"{first.listing()}\n\n{second.listing()}"
     assert first.fingerprint == second.fingerprint
     assert first.composition == second.composition

@@ -52,6 +52,7 @@ def module_of(body: str) -> nn.Module:
     return scope["Model"]()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", BODIES)
 def test_what_is_overwritten_is_written_back(what: str) -> None:
     torch.manual_seed(0)

@@ -206,9 +206,10 @@ def constructor(tree: ast.Module) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CORNERS)
 def test_corner_cases_are_right_in_every_style(name: str) -> None:
-    by_day = [("full", "ragged")[list(CORNERS).index(name) % 2]]  # small sizes are full ones with less of each
-    sets = ["full", "small", "ragged"] if EXHAUSTIVE else by_day
-    (answers,) = ask([{"source": CORNERS[name], "sets": sets}])
+    # by day half of the styles, by turns; small sizes are full ones with less of each
+    number = list(CORNERS).index(name)
+    by_day = {"sets": [("full", "ragged")[number % 2]], "turn": [number // 2 % 2, 2]}
+    (answers,) = ask([{"source": CORNERS[name]} | ({"sets": ["full", "small", "ragged"]} if EXHAUSTIVE else by_day)])
     assert answers
     assert not [(style, problem) for style, _, problem in answers if problem]
     for _, code, _ in answers:  # a new file with the reference's own constructor
@@ -355,7 +356,7 @@ def test_the_verifier_takes_solutions_of_held_out_tasks(cpu_verifier: HardenedVe
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", FOREIGN if EXHAUSTIVE else FOREIGN[::6], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", FOREIGN if EXHAUSTIVE else FOREIGN[::10], ids=lambda path: path.stem)
 def test_foreign_modules_have_solutions_in_several_styles(path: Path) -> None:
     task = with_input_sets(Task(path.stem, path.read_text(encoding="utf-8")))
     # by day a third of the styles, by turns, beside two that can be written for any module

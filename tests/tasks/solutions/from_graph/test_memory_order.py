@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from support import EXHAUSTIVE
 from support.graph_tasks import ask
 
 from kernrl.tasks.graph.input_sets import with_input_sets
@@ -89,7 +90,8 @@ SOURCES = {"along": ALONG, "turned": TURNED}
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "name"), CASES)
 def test_they_are_right(kind: str, name: str) -> None:
-    request = {"source": SOURCES[kind][name], "sets": ["full", "small", "ragged"]}
+    # small sizes are full ones with less of each
+    request = {"source": SOURCES[kind][name], "sets": ["full", "small", "ragged"] if EXHAUSTIVE else ["full", "ragged"]}
     (found,) = ask([request | {"styles": ["direct", "direct-parts", "rows", "parts"]}])
     assert found
     assert not [(one, problem) for one, _, problem in found if problem]
