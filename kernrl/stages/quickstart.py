@@ -64,15 +64,15 @@ class Size:
 
 # some three minutes on two cores
 ON_CPU = Size(
-    held_out=12,
+    held_out=8,
     samples=4,
     rounds=1,
-    round_tasks=16,
-    steps=2,
+    round_tasks=10,
+    steps=1,
     step_tasks=8,
     step_samples=4,
     updates=2,
-    train_tasks=80,
+    train_tasks=60,
     search="--budget 120s --n 16",
     max_tokens=1024,
 )
