@@ -93,7 +93,8 @@ class Jumps:
             if len(args) > 1 and isinstance(args[1], Tensor):  # two tensors: their difference was kept
                 wide[1] = torch.zeros_like(exact)
             name = func.overloadpacket.__name__
-            if not name.endswith("_"):  # in place is looked at in the runs themselves
+            # in place is looked at in the runs themselves; a rehearsal has no numbers, and plans for both runs
+            if not name.endswith("_") and not exact.is_meta:
                 self.near |= any(bool(_jumped(func, wide, kwargs, side * self.margins[at])[0].any()) for side in (1.0, -1.0))
             else:
                 self.near = True
@@ -138,5 +139,5 @@ def slack(truth: Sequence[Tensor], others: Sequence[Sequence[Tensor]]) -> list[T
             found.append(None)
             continue
         far = torch.stack([(run[i] - y).abs().nan_to_num(0.0, 0.0, 0.0) for run in others]).amax(0)
-        found.append(far if bool(far.any()) else None)
+        found.append(far if far.is_meta or bool(far.any()) else None)  # a rehearsal plans for most
     return found

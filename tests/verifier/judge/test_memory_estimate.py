@@ -65,15 +65,43 @@ def test_the_plan_is_what_a_real_run_holds(name: str) -> None:
     [
         ("conv_bn_relu", "fp32"), ("convtranspose_tanh", "tf32"), ("gqa_attention", "bf16"), ("swiglu_mlp", "fp16"),
         ("rope_qk", "bf16"), ("dequant_fp8", "fp32"), ("two_pools", "fp32"), ("qkv_block", "tf32"),
-        ("token_embedding_norm", "fp32"), ("argmax_rows", "fp32"), 
-        ("causal_attention", "fp32"), ("kl_rows", "bf16"), ("gated_recurrence", "fp32"),
-        ("preference_loss", "fp32"),
-        ("linear_groupnorm_leaky", "fp32"),
+        ("token_embedding_norm", "fp32"), ("argmax_rows", "fp32"), ("causal_attention", "fp32"),
+        ("kl_rows", "bf16"), ("gated_recurrence", "fp32"), ("preference_loss", "fp32"), ("linear_groupnorm_leaky", "fp32"),
     ],
 )  # fmt: skip
 def test_the_plan_of_small_sets(name: str, precision: str) -> None:
     task = fixture(name)
     assert differences(task, task.input_sets[-1].name, precision) == {}
+
+
+JUMPING = """import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(96, 64)
+
+    def forward(self, x):
+        x = self.layer(x)
+        return {expression}
+
+
+def get_inputs():
+    return [torch.randn(512, 96)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.parametrize("expression", ["F.hardshrink(x)", "x - torch.floor(x)", "torch.where(x > 0.1, x, -x)"])
+def test_the_plan_of_a_result_that_jumps_has_the_two_runs_at_either_side(expression: str) -> None:
+    task = Task("jumps", JUMPING.format(expression=expression))
+    assert differences(task, FULL, "fp32") == {}
 
 
 @pytest.mark.slow
