@@ -354,7 +354,7 @@ class _Forward(HostMemory):
         assert self.style.product is not None
         if product.taps and not product.taps.flat:
             product = replace(product, b=self._weight(product))
-        value, wide = product.op.value, frozenset(v for v in (product.a, product.b) if self._base(v) in self.wide)
+        value, wide = product.op.value, frozenset(v for v in self.program.shapes if self._base(v) in self.wide)
         keep = len(readers(self.s, value)) > 1
         place = Place(self.s, group, product, self.names, self.orders, self.precision, keep, wide)
         try:

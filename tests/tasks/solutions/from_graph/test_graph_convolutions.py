@@ -10,7 +10,7 @@ import pytest
 from support import EXHAUSTIVE
 from support.graph_tasks import IMAGE, ask, compiled_product, module
 
-from kernrl.tasks.solutions.from_graph.codegen.tile_sizes import SHARED_BYTES, window_tiles
+from kernrl.tasks.solutions.from_graph.codegen.tile_sizes import SHARED_BYTES, Widths, window_tiles
 from kernrl.tasks.solutions.from_graph.styles import STYLES, write_solutions
 from kernrl.tasks.task import Task
 
@@ -113,11 +113,11 @@ def test_a_layout_is_turned_by_a_kernel_of_its_own() -> None:
 
 
 def test_tiles_fit_into_shared_memory() -> None:
-    for precision, item in (("fp32", 4), ("tf32", 4), ("bf16", 2)):
+    for precision in ("fp32", "tf32", "bf16"):
         for m, n, k in ((49, 8, 8), (200, 24, 27), (3136, 64, 64), (50000, 512, 512)):
             found = window_tiles(m, n, k, precision)
             assert len(set(found)) == 2
-            assert all(tiles.shared_bytes(item) <= SHARED_BYTES for tiles in found)
+            assert all(tiles.shared_bytes(Widths.of(precision)) <= SHARED_BYTES for tiles in found)
 
 
 @pytest.mark.slow

@@ -8,14 +8,18 @@ from random import Random
 
 import pytest
 from support import EXHAUSTIVE, TESTS
+from support.front import compiler, plan_of
 from support.graph_tasks import IMAGE, ROWS, ask, compiled_product, module, on_a_cpu
 
 from kernrl.tasks.graph.input_sets import with_input_sets
-from kernrl.tasks.solutions.from_graph.codegen.tile_sizes import SHARED_BYTES, tile_sizes
+from kernrl.tasks.solutions.from_graph.codegen.tile_sizes import SHARED_BYTES, Widths, steps_ahead, tile_sizes
 from kernrl.tasks.solutions.from_graph.plausible import plausible
 from kernrl.tasks.solutions.from_graph.styles import STYLES, graphs_of, write_solutions
-from kernrl.tasks.task import Task
+from kernrl.tasks.task import FULL, InputSet, Task
 from kernrl.verifier import HardenedVerifier
+from kernrl.verifier.plan.checks import check_compiled
+from kernrl.verifier.plan.compiled import CompiledKernel
+from kernrl.verifier.trace.reference_spec import spec_of
 
 HEADS = "self.l(x).view(x.shape[0], x.shape[1], 4, 12).transpose(1, 2).relu()"
 PRODUCTS = {
@@ -132,12 +136,96 @@ def test_tiles_fit_into_shared_memory() -> None:
     rng = Random(0)
     for _ in range(300):
         m, n, k = (int(2 ** rng.uniform(3, 15)) for _ in range(3))
-        for precision, item in (("fp32", 4), ("tf32", 4), ("bf16", 2)):
+        for precision in ("fp32", "tf32", "bf16"):
             for kind in ("plain", "persistent", "split"):
                 for tiles in tile_sizes(m, n, k, 1, precision, kind):
-                    assert tiles.shared_bytes(item) <= SHARED_BYTES
+                    assert tiles.shared_bytes(Widths.of(precision)) <= SHARED_BYTES
                     assert tiles.split * tiles.k <= k or tiles.split == 1
         assert tile_sizes(m, n, k, 1, "bf16")
+
+
+def test_a_tile_has_room_for_operands_and_tails_of_any_width() -> None:
+    for widths in (Widths(2, 2, 4), Widths(2, 4, 2), Widths(4, 2, 4), Widths(4, 4, 4)):
+        for kind in ("plain", "persistent", "split"):
+            found = tile_sizes(15_000, 3200, 3200, 1, "bf16", kind, widths=widths)
+            assert found or kind == "split"
+            assert all(tiles.shared_bytes(widths) <= SHARED_BYTES for tiles in found)
+    best = tile_sizes(15_000, 3200, 3200, 1, "bf16", "persistent")[0]  # what fits stays as large as it is
+    assert (best.m, best.n, best.stages) == (128, 256, 3)
+
+
+def test_a_walk_loads_no_further_ahead_than_there_is_room() -> None:
+    assert [steps_ahead(3, 4 * loads * 4096) for loads in (1, 6, 7, 13, 14)] == [3, 3, 2, 2, 0]
+    assert steps_ahead(0, 4096) == 0
+
+
+FEATURES = "self.l = nn.Linear(C, 3200, bias=False); self.w = nn.Parameter(torch.randn(3200))"
+LARGE = {
+    "vector_apart": module(FEATURES, "return self.l(x) + (x + self.w)", "torch.randn(B, C)", B=15_000, C=3200),
+    "vector": module(FEATURES, "return (self.l(x) + self.w) + x", "torch.randn(B, C)", B=15_000, C=3200),
+    "wide_operand": module(
+        "pass",
+        "return (x @ torch.cumsum(y.mean(0), 0)).relu()",
+        "torch.randn(B, C), torch.randn(8, C, 4096)",
+        "self, x, y",
+        B=15_000,
+        C=3200,
+    ),
+    "wide_tail": module(
+        FEATURES,
+        "return (self.l(x) + torch.cumsum(y.mean(0), 0)).relu()",
+        "torch.randn(B, C), torch.randn(8, B, 3200)",
+        "self, x, y",
+        B=15_000,
+        C=3200,
+    ),
+}
+"""Products whose tails or operands take another room under bf16 than their shapes say."""
+
+
+LONG_WALK = module(
+    "pass",
+    "return (x0 + x1 + x2 + x3 + x4 + x5 + x6 + x7).softmax(1)",
+    ", ".join(["torch.randn(H, C)"] * 8),
+    ", ".join(["self", *(f"x{i}" for i in range(8))]),
+    H=300,
+    C=100_000,
+)
+"""Rows of many tensors, walked over."""
+
+
+def tile_of(name: str, style: str) -> list[int]:
+    """BLOCK_M, BLOCK_N, BLOCK_K and stages of a product under bf16."""
+    (solution,) = write_solutions(Task(name, LARGE[name], precision="bf16"), [s for s in STYLES if s.name == style])
+    found = [re.search(rf"\b{size}=(\d+)", solution.triton_code) for size in ("BLOCK_M", "BLOCK_N", "BLOCK_K")]
+    stages = re.search(r"num_stages=(\d+)", solution.triton_code.partition("product_kernel[")[2])
+    return [int(m[1]) for m in (*found, stages) if m]
+
+
+def test_the_tile_of_a_persistent_product_depends_on_what_its_tail_reads() -> None:
+    assert tile_of("vector", "dot-persistent") == [128, 256, 64, 3]
+    assert tile_of("vector_apart", "dot") == [128, 256, 64, 3]
+    for name in ("vector_apart", "wide_tail"):
+        assert tile_of(name, "dot-persistent") == [128, 128, 64, 4], name
+
+
+def test_the_tile_of_a_product_depends_on_its_operands_types() -> None:
+    assert tile_of("wide_operand", "dot") == [128, 128, 64, 4]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "precision", "style"), [*((name, "bf16", "dot") for name in LARGE), ("walk", "tf32", "chain")]
+)
+def test_large_kernels_can_be_launched_on_hopper(name: str, precision: str, style: str) -> None:
+    task = Task(name, LARGE.get(name, LONG_WALK), precision=precision)
+    spec = spec_of(task, InputSet(FULL), precision, "sm_90")
+    wanted = [s for s in STYLES if s.name in (style, f"{style}-persistent", f"{style}-online")]
+    for solution in write_solutions(task, wanted):
+        kernels = plan_of(solution.triton_code, spec).kernels
+        for made in compiler().compile(kernels, "sm_90"):
+            assert isinstance(made, CompiledKernel), made
+            assert check_compiled(made, made.parameters) is None, solution.style
 
 
 def test_small_products_are_cut_along_their_depth() -> None:

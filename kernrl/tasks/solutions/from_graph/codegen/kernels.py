@@ -252,7 +252,7 @@ class GroupWriter(SplitWriter):
         body = self.body(layout)
         if walk:
             step = "BLOCK" if inner else "ROWS"
-            self.ahead = self.choice.stages if n > LEAST_STEPS * int(blocks[step]) else 0
+            self.ahead = self.steps_ahead(dry, over, blocks) if n > LEAST_STEPS * int(blocks[step]) else 0
             self._walk(body, step)
             lines = ["@kept@", *body.lines[0]]
         else:

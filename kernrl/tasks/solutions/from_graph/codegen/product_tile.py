@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Set
 from dataclasses import dataclass, field
 
 from kernrl.tasks.solutions.from_graph.codegen.emit import Body
@@ -17,6 +19,11 @@ OWN_NAMES = (
     *(f"{what}_{d}" for d in "zyx" for what in ("tap", "first", "count")),
 )
 """Variables of a product's loop."""
+
+
+ASSIGNED = re.compile(r"(\w+) = (.*)$")
+PLACE = re.compile(r"(\w+) \+ @at(\d+)@")
+WORD = re.compile(r"[A-Za-z_]\w*")
 
 
 class NoTailError(Exception):
@@ -72,3 +79,38 @@ class TileBody(Body):
             raise NoTailError("an operand is no tensor in memory")
         self.say(f"{name} = {text.removesuffix('.to(tl.float32)').removesuffix(')')}, other=0.0)")
         return variable
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What a tail reads besides the product."""
+
+    tiles: frozenset[str]
+    """Tensors of the tile's shape."""
+    spread: bool
+    """A vector along the columns meets one of them before the product does.
+
+    Triton then computes there in the layout of loads, and brings the accumulator into it as it is, in float32; what is read or
+    stored alone is turned in its own type.
+    """
+
+
+def beside(body: TileBody, m: Set[Axis], n: Set[Axis]) -> Beside:
+    """What the tail that a body holds reads besides the product, whose rows and columns are these axes."""
+    values, of_product = {pointer: value for value, pointer in body.pointers.items()}, {"acc"}
+    crossed: dict[str, set[Axis]] = {}  # name of what does not depend on the product → its axes
+    vectors, tiles, spread = set[str](), set[str](), False
+    for line in body.lines[0]:
+        if (assigned := ASSIGNED.match(line)) is None:
+            continue
+        name, words = assigned[1], set(WORD.findall(assigned[2]))
+        loads = [(values[pointer], set(body.accesses[int(at)].along)) for pointer, at in PLACE.findall(line)]
+        tiles |= {value for value, axes in loads if axes & m and axes & n}
+        if words & of_product:
+            of_product.add(name)
+            continue
+        crossed[name] = {a for _, axes in loads for a in axes} | {a for w in words & set(crossed) for a in crossed[w]}
+        if words & vectors or any(axes & n and not axes & m for _, axes in loads):
+            vectors.add(name)
+            spread |= bool(crossed[name] & m)
+    return Beside(frozenset(tiles), spread)

@@ -9,14 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from kernrl.tasks.graph.graph import ITEM_BYTES
 from kernrl.tasks.solutions.from_graph.codegen.accumulate import parts_of_tile
 from kernrl.tasks.solutions.from_graph.codegen.assembly import Assembly, Kernel, filled
 from kernrl.tasks.solutions.from_graph.codegen.emit import Body
 from kernrl.tasks.solutions.from_graph.codegen.index_text import Flat, Sizes, address, wrapped
 from kernrl.tasks.solutions.from_graph.codegen.kernels import Choice, GroupWriter
 from kernrl.tasks.solutions.from_graph.codegen.layouts import Layout, flat_layout, row_layout, total
-from kernrl.tasks.solutions.from_graph.codegen.product_tile import OWN_NAMES, NoTailError, TileBody, TileLayout
-from kernrl.tasks.solutions.from_graph.codegen.tile_sizes import MULTIPROCESSORS, Kind, Tiles, tile_sizes
+from kernrl.tasks.solutions.from_graph.codegen.product_tile import OWN_NAMES, NoTailError, TileBody, TileLayout, beside
+from kernrl.tasks.solutions.from_graph.codegen.tile_sizes import MULTIPROCESSORS, Kind, Tiles, Widths, item_bytes, tile_sizes
 from kernrl.tasks.solutions.from_graph.codegen.view_index import Index, Ix, RestartError
 from kernrl.tasks.solutions.from_graph.fusion.contraction import Contraction
 from kernrl.tasks.solutions.from_graph.fusion.fuse import Axis, Group
@@ -57,7 +58,7 @@ class Place:
     keep: bool
     """The product itself is written too, for others that read it."""
     wide: frozenset[str]
-    """Operands that are float32 whatever the precision."""
+    """Values that are float32 in memory whatever the precision."""
 
 
 def write_product(place: Place, choice: ProductChoice) -> list[Kernel]:
@@ -111,6 +112,7 @@ class ProductWriter:
         dry = self._body(row_layout(kept, over, False) if over else flat_layout(list(self.group.axes)))
         for output in self.outputs:
             dry.store(output)
+        self.dry = dry
         if dry.found is None or any(i != Ix(i.parts) for i in dry.found):
             raise NoTailError("the product is not read, or in part")
         axes = [a for i in dry.found for a in i.parts]
@@ -151,10 +153,23 @@ class ProductWriter:
         if min(m[0], n[0], k) < LEAST or max(batch) > MOST_BATCH:
             raise NoTailError("the product is too small")
         least = max(m) if self.whole and self.side == "m" else 0, max(n) if self.whole and self.side == "n" else 0
-        found = tile_sizes(m[0], n[0], k, batch[0], self.place.precision, self.choice.kind, least)
+        found = tile_sizes(m[0], n[0], k, batch[0], self.place.precision, self.choice.kind, least, self._widths())
         if self.choice.rank >= len(found):
             raise NoTailError("no tile fits")
         return found[self.choice.rank]
+
+    def _widths(self) -> Widths:
+        """What an element takes in shared memory."""
+        read = beside(self.dry, set(self.m), set(self.n))
+        laid_out = [item_bytes(self.place.precision), *map(self._item, read.tiles), *([4] if read.spread else [])]
+        return Widths(self._item(self.product.a), self._item(self.product.b), max(laid_out))
+
+    def _item(self, value: str) -> int:
+        """Bytes of an element of a value in memory."""
+        dtype = self.program.dtypes[value]
+        if dtype != "float32":
+            return ITEM_BYTES.get(dtype, 1)
+        return 4 if value in self.place.wide else item_bytes(self.place.precision)
 
     # the text
 

@@ -12,7 +12,7 @@ from kernrl.tasks.solutions.from_graph.codegen.assembly import Assembly, Kernel
 from kernrl.tasks.solutions.from_graph.codegen.emit import Body
 from kernrl.tasks.solutions.from_graph.codegen.index_text import Access
 from kernrl.tasks.solutions.from_graph.codegen.layouts import Layout, columns_layout, power, row_layout, total
-from kernrl.tasks.solutions.from_graph.codegen.tile_sizes import MULTIPROCESSORS
+from kernrl.tasks.solutions.from_graph.codegen.tile_sizes import MULTIPROCESSORS, steps_ahead
 from kernrl.tasks.solutions.from_graph.fusion.fuse import Axis, Group
 from kernrl.tasks.solutions.from_graph.lowering.lowered_ops import Op
 from kernrl.tasks.solutions.from_graph.lowering.sizes import Names
@@ -80,6 +80,11 @@ class SplitWriter(ABC):
         big = max((a for a in body.accesses), key=lambda a: (prod(x.size[0] for x in a.factors), a is body.accesses[0]))
         axis = min((a for a in big.factors), key=lambda a: big.factors[a][0], default=None)
         return axis is None or axis in self.group.reduced or not self.group.kept
+
+    def steps_ahead(self, body: Body, over: list[Axis], blocks: dict[str, str]) -> int:
+        """How many stages a walk has, whose body this is: as many as are wanted, or as what a step loads leaves room for."""
+        loads = sum(bool(set(over) & set(a.along)) for a in body.accesses) - len(self.full_outputs())
+        return steps_ahead(self.choice.stages, 4 * loads * prod(map(int, blocks.values())))
 
     def across(self, rows: int, most: int) -> int:
         """How many sets side by side a program walks over, so that there are enough programs."""
@@ -168,7 +173,9 @@ class SplitWriter(ABC):
         after = [(op, accumulate(body, op, self.traits)) for op in ops]
         for output in self.full_outputs():
             body.store(output)
-        stages = f", num_stages={self.choice.stages}" if self.choice.stages else ""
+        block = {"BLOCK": "1024"} if inner else {"ROWS": str(max(16, 2048 // across)), "BLOCK": str(across)}
+        ahead = self.steps_ahead(body, over, block)
+        stages = f", num_stages={ahead}" if ahead else ""
         loop = "tl.range" if stages else "range"
         body.close_into(f"for start in {loop}(part * {step}, @over@, {parts} * {step}{stages}):")
         index, mask = ("row", "") if inner else ("cols", ", mask=cols < @total@")
@@ -180,7 +187,6 @@ class SplitWriter(ABC):
                 partials[name] = f"({parts}, {rows})"
                 body.say(f"tl.store({body.pointer(name)} + part * @rows@ + {index}, {text}{mask})", 0)
         lines = ["@kept@", "part = tl.program_id(1)", *body.lines[0]]
-        block = {"BLOCK": "1024"} if inner else {"ROWS": str(max(16, 2048 // across)), "BLOCK": str(across)}
         made = self.assembly.finish(body, layout, lines, block, "", 4, "each" if inner else "columns")
         made.grid = f"{made.grid.removesuffix(')').removesuffix(',')}, {parts})"
         made.writes, made.partials, made.programs = self.full_outputs(), partials, made.programs * parts

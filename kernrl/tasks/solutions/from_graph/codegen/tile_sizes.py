@@ -14,10 +14,34 @@ from kernrl.tasks.solutions.from_graph.codegen.layouts import power
 MULTIPROCESSORS = 132
 SHARED_BYTES = 227 << 10
 """What one program may hold in shared memory on Hopper."""
+SCRATCH_BYTES = 4096
+"""What reductions over a program's threads take of it, at most."""
 L2_BYTES_PER_CLOCK = 42
 """What a multiprocessor gets of the L2 cache in a clock: 5.5 TB/s over 132 of them at 1 GHz, rounded down."""
 
 Kind = Literal["plain", "persistent", "split"]
+
+
+@dataclass(frozen=True, slots=True)
+class Widths:
+    """Bytes of an element in shared memory."""
+
+    a: int
+    b: int
+    """Of either operand."""
+    tail: int
+    """Of what is laid out anew behind the loop: what is stored, or the accumulator itself."""
+
+    @staticmethod
+    def of(precision: str) -> Widths:
+        """Where everything has the precision of the task."""
+        item = item_bytes(precision)
+        return Widths(item, item, item)
+
+
+def item_bytes(precision: str) -> int:
+    """Bytes of an element of a task's tensors."""
+    return 2 if precision in ("bf16", "fp16") else 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +58,15 @@ class Tiles:
     split: int = 1
     persistent: bool = False
 
-    def shared_bytes(self, item: int) -> int:
-        """Shared memory of its stages, for operands of so many bytes an element.
+    def shared_bytes(self, widths: Widths) -> int:
+        """Shared memory of a program.
 
-        A persistent program loads for its next tile while the last one's is laid out for the store, which takes room too.
+        The loop holds its stages, and the tail takes their room when they are done with; but a persistent program loads for its
+        next tile while the last one is laid out for the tail, and needs room for both.
         """
-        return (self.m + self.n) * self.k * item * self.stages + self.m * self.n * item * self.persistent
+        loop = (self.m * widths.a + self.n * widths.b) * self.k * self.stages
+        tail = self.m * self.n * widths.tail
+        return loop + tail if self.persistent else max(loop, tail)
 
     def waves(self, m: int, n: int, batch: int = 1) -> int:
         """Rounds in which all multiprocessors work on a tile each."""
@@ -87,14 +114,22 @@ IEEE = (
 
 
 def tile_sizes(
-    m: int, n: int, k: int, batch: int, precision: str, kind: Kind = "plain", least: tuple[int, int] = (0, 0)
+    m: int,
+    n: int,
+    k: int,
+    batch: int,
+    precision: str,
+    kind: Kind = "plain",
+    least: tuple[int, int] = (0, 0),
+    widths: Widths | None = None,
 ) -> list[Tiles]:
     """Tiles for a product of `[m, k]` by `[k, n]`, best first; none where no tile fits.
 
     Args:
         least: Rows and columns that a tile holds at least, because they are reduced in it.
+        widths: Where something has another width than the precision's.
     """
-    item = 2 if precision in ("bf16", "fp16") else 4
+    item, widths = item_bytes(precision), widths or Widths.of(precision)
     found = []
     for tiles in {2: HALF, 4: IEEE if precision == "fp32" else TF32}[item]:
         if tiles.m < least[0] or tiles.n < least[1]:
@@ -104,7 +139,7 @@ def tile_sizes(
             if batch > 1 or tiles.waves(m, n) < 2:
                 continue
             tiles = _with(tiles, persistent=True)
-        if tiles.shared_bytes(item) > SHARED_BYTES:
+        if tiles.shared_bytes(widths) > SHARED_BYTES:
             continue
         if kind == "split":
             parts = _parts(tiles, m, n, k, batch)
@@ -122,7 +157,7 @@ def window_tiles(m: int, n: int, k: int, precision: str) -> list[Tiles]:
     Args:
         k: What a step goes along: the channels of a group, or all taps of a few channels.
     """
-    item = 2 if precision in ("bf16", "fp16") else 4
+    item = item_bytes(precision)
     step, wide = max(16, min(128 // item, power(k))), max(16, min(128, power(n)))
     if precision == "fp32":
         return [Tiles(rows, min(wide, 64), 16, 4 if rows < 64 else 8, 3) for rows in (64, 32)]
@@ -132,6 +167,13 @@ def window_tiles(m: int, n: int, k: int, precision: str) -> list[Tiles]:
     if wide <= 64 and m >= 1024:
         return [first, Tiles(256, wide, step, 8, 3)]
     return [first, Tiles(64, wide, step, 4, 4) if rows == 128 else Tiles(128, wide, step, 8, 4)]
+
+
+def steps_ahead(stages: int, step_bytes: int) -> int:
+    """How many stages a loop has that takes so many bytes in at each step; 0 where it cannot load ahead."""
+    while stages > 1 and (stages - 1) * step_bytes > SHARED_BYTES - SCRATCH_BYTES:
+        stages -= 1
+    return stages if stages > 1 else 0
 
 
 def _with(tiles: Tiles, k: int = 0, stages: int = 0, split: int = 1, persistent: bool = False) -> Tiles:
@@ -154,7 +196,7 @@ def _parts(tiles: Tiles, m: int, n: int, k: int, batch: int) -> int:
 
 def _clocks(tiles: Tiles, m: int, n: int, k: int, batch: int, precision: str) -> float:
     """Clocks that a product takes on the model's multiprocessors: each wave as long as multiplying or loading takes."""
-    item = 2 if precision in ("bf16", "fp16") else 4
+    item = item_bytes(precision)
     rate = {"fp32": 256, "tf32": 2048}.get(precision, 4096)  # operations of a multiprocessor in a clock
     rate *= min(1.0, tiles.m / 64)  # a warpgroup multiplies 64 rows at once
     depth = -(-k // (tiles.k * tiles.split)) * tiles.k
