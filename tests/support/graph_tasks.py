@@ -76,10 +76,17 @@ def compiled_product(code: str, folder: Path, element: str):
     function = load_module(code, folder / "solution.py").product_kernel
     calls = [n for n in ast.walk(ast.parse(code)) if isinstance(n, ast.Call) and "product_kernel[" in ast.unparse(n.func)]
     numbers = {k.arg: ast.literal_eval(k.value) for k in calls[0].keywords}
+    blocks = {
+        n.targets[0].id: ast.unparse(n.value.args[1])
+        for n in ast.walk(ast.parse(code))
+        if isinstance(n, ast.Assign) and "TensorDescriptor." in ast.unparse(n.value)
+    }
     signature, constants, hints = {}, {}, {}
     for i, name in enumerate(function.arg_names):
         if name in numbers:
             signature[name], constants[(i,)] = "constexpr", numbers[name]
+        elif name in blocks:
+            signature[name] = f"tensordesc<{element}{blocks[name]}>"
         else:
             signature[name] = f"*{element}" if name.endswith("_ptr") else "i32"
             hints[(i,)] = [["tt.divisibility", 16]]

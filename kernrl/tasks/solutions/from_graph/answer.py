@@ -35,7 +35,7 @@ class Source:
         names = {n for statement in self.kept for n in _binds(statement)}
         a = self.signature
         every = [*a.posonlyargs, *a.args, *a.kwonlyargs, *([a.vararg] if a.vararg else []), *([a.kwarg] if a.kwarg else [])]
-        return names | {arg.arg for arg in every} | {"ModelNew", "torch", "triton", "tl", "F", "self"}
+        return names | {arg.arg for arg in every} | {"ModelNew", "torch", "triton", "tl", "F", "TensorDescriptor", "self"}
 
     @property
     def functional(self) -> str:
@@ -250,6 +250,8 @@ def _imports(source: Source, forward: str) -> str:
     wanted = ["import torch", "import triton", "import triton.language as tl"]
     if "F." in forward and source.functional == "F":
         wanted.insert(1, "import torch.nn.functional as F")
+    if "TensorDescriptor" in forward:
+        wanted.append("from triton.tools.tensor_descriptor import TensorDescriptor")
     if "math." in forward:
         wanted.insert(0, "import math")
     future = [line for line in theirs if "__future__" in line]

@@ -27,6 +27,8 @@ CACHED_SHARE = 0.25
 DOT_SHARE = {"fp32": 0.3}
 OTHER_DOT_SHARE = 0.75
 """What `tl.dot` reaches of the vendor's rate: 0.72 to 0.79 was measured on an H200 under tf32, with `ieee` far less."""
+DESCRIBED_DOT_SHARE = 0.85
+"""The same where tensor descriptors load the operands. It is a guess: no such kernel has been measured yet."""
 TURNED_S = 1.4
 """By how much cuDNN on tensor cores is slower with the channels outermost: 1.1 to 1.6 times were measured on an H200."""
 
@@ -55,8 +57,10 @@ def answer_s(answer: Answer, rates: Rates, precision: str, *, channels_last: boo
     assert program is not None
     half = 0.5 if precision in ("bf16", "fp16") else 1.0
     total = sum(_call_s(op, program, rates, half, channels_last or precision == "fp32") for op in answer.calls)
-    dot = rates.product_flops_per_s * DOT_SHARE.get(precision, OTHER_DOT_SHARE)
-    return total + sum(_kernel_s(kernel, program, rates, half, dot) for kernel in answer.kernels)
+    for kernel in answer.kernels:
+        share = DESCRIBED_DOT_SHARE if kernel.descriptors else DOT_SHARE.get(precision, OTHER_DOT_SHARE)
+        total += _kernel_s(kernel, program, rates, half, rates.product_flops_per_s * share)
+    return total
 
 
 def plausible(

@@ -16,6 +16,7 @@ from kernrl.tasks.solutions.from_graph.write_forward import Style, write_forward
 from kernrl.tasks.task import FULL, Solution, Task
 
 WINDOWS = ProductChoice(windows=True)
+DESCRIBED = ProductChoice(described=True)
 LEAN = Choice(several=True, lean=True, block=512)
 LEAN_PARTS = Choice(several=True, split=4096, lean=True, block=512)
 STYLES: tuple[Style, ...] = (
@@ -48,6 +49,8 @@ STYLES: tuple[Style, ...] = (
     Style("dot-persistent", bare="all", choice=LEAN, product=ProductChoice("persistent")),
     Style("dot-parts", bare="all", choice=LEAN, product=ProductChoice("split")),
     Style("dot-stats", mode="stats", merged=True, bare="all", choice=LEAN, product=ProductChoice()),
+    Style("dot-described", bare="all", choice=LEAN, product=DESCRIBED),
+    Style("dot-described-persistent", bare="all", choice=LEAN, product=replace(DESCRIBED, kind="persistent")),
     Style("algebra", bare="none", choice=Choice(several=True), algebra=True),
     Style("algebra-split", mode="stats", merged=True, bare="none", choice=Choice(split=512), algebra=True),
 )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from kernrl.tasks.graph.graph import Graph, Node
 from kernrl.tasks.solutions.from_graph.codegen.convolution_tile import write_convolution
+from kernrl.tasks.solutions.from_graph.codegen.described_products import write_described
 from kernrl.tasks.solutions.from_graph.codegen.kernels import Choice, GroupWriter, Kernel, write_kernel
 from kernrl.tasks.solutions.from_graph.codegen.product_tile import NoTailError
 from kernrl.tasks.solutions.from_graph.codegen.products import Place, ProductChoice, write_product
@@ -50,8 +51,8 @@ class Style:
 
     @property
     def taught(self) -> bool:
-        """Whether nano's replies are written in it: they do no fewer ops than the listing has."""
-        return not self.algebra
+        """Whether nano's replies are written in it: they do no fewer ops than the listing has, and make no descriptors."""
+        return not self.algebra and not (self.product and self.product.described)
 
 
 @dataclass
@@ -357,8 +358,9 @@ class _Forward(HostMemory):
         value, wide = product.op.value, frozenset(v for v in self.program.shapes if self._base(v) in self.wide)
         keep = len(readers(self.s, value)) > 1
         place = Place(self.s, group, product, self.names, self.orders, self.precision, keep, wide)
+        described = write_described if self.style.product.described else write_product
         try:
-            made = (write_convolution if product.taps else write_product)(place, self.style.product)
+            made = (write_convolution if product.taps else described)(place, self.style.product)
         except NoTailError:
             own = value.removesuffix("_raw")
             if product.taps and own not in self.apart:
@@ -393,12 +395,19 @@ class _Forward(HostMemory):
             result = self.names.free(value)
             allocations.append(f"{result} = {self.allocation(value, kernel)}")
             self.host[value] = result
+        for name, text in kernel.descriptors.items():
+            self.host[name] = self.names.free(name)
+            allocations.append(f"{self.host[name]} = {self._placed(text)}")
         constants = [f"{k}={v}" for k, v in kernel.constants.items()]
         launch = f"{kernel.name}[{kernel.grid}]({', '.join([*kernel.arguments, *constants])})"
-        self._say(*allocations, re.sub(r"@(\w+)@", lambda m: self.value(m[1]), launch))
+        self._say(*allocations, self._placed(launch))
         for value in kernel.writes:
             self.names.add(self.host[value], self.program.shapes[value])
         self.answer.kernels.append(kernel)
+
+    def _placed(self, text: str) -> str:
+        """Python with its values in memory written in."""
+        return re.sub(r"@(\w+)@", lambda m: self.value(m[1]), text)
 
 
 def bound(path: str) -> str:

@@ -35,6 +35,8 @@ class Kernel:
     """In how many parts a product's sums are cut, which the next kernel adds up."""
     product_flops: int = 0
     """For how many operations of `tl.dot` the device is busy, at the full set."""
+    descriptors: dict[str, str] = field(default_factory=dict)
+    """Tensor descriptors that it is passed, by name → Python that makes them."""
 
 
 @dataclass
@@ -133,7 +135,8 @@ class Assembly:
     ) -> Kernel:
         """The kernel with its parameters, and what a launch passes for them."""
         text = "\n".join(lines)
-        parameters, arguments = list(body.pointers.values()), [f"@{v}@" for v in body.pointers]
+        parameters = [*body.descriptors, *body.pointers.values()]
+        arguments = [f"@{v}@" for v in (*body.descriptors, *body.pointers)]
         for values, name in body.numbers.items():
             parameters.append(name)
             arguments.append(self.names.number(values))
@@ -150,7 +153,10 @@ class Assembly:
                 constants[name] = value if value != "@width@" else wide
         constants["num_warps"] = str(warps)
         source = f"@triton.jit\ndef {self.name}({', '.join(parameters)}):\n" + "\n".join("    " + line for line in lines) + "\n"
-        return Kernel(self.name, source, list(body.pointers), self.outputs, arguments, grid, constants, tuple(self.traits))
+        reads = list(dict.fromkeys([*(value for value, _ in body.descriptors.values()), *body.pointers]))
+        made = Kernel(self.name, source, reads, self.outputs, arguments, grid, constants, tuple(self.traits))
+        made.descriptors = {name: text for name, (_, text) in body.descriptors.items()}
+        return made
 
 
 def filled(lines: list[str], marks: dict[str, str]) -> list[str]:

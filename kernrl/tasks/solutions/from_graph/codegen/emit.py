@@ -52,6 +52,8 @@ class Body:
     """Axes whose own index is read."""
     pointers: dict[str, str] = field(default_factory=dict)
     """Value in memory → its pointer."""
+    descriptors: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Parameter that is a tensor descriptor → the value in memory that it describes, and Python that makes it."""
     sizes: list[Size] = field(default_factory=list)
     """Sizes that are read as numbers."""
     numbers: dict[tuple[float, ...], str] = field(default_factory=dict)

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from kernrl.tasks.solutions.from_graph.codegen.emit import Body
 from kernrl.tasks.solutions.from_graph.codegen.index_text import Flat
 from kernrl.tasks.solutions.from_graph.codegen.layouts import Layout
-from kernrl.tasks.solutions.from_graph.codegen.view_index import Index
+from kernrl.tasks.solutions.from_graph.codegen.view_index import Index, index_through
 from kernrl.tasks.solutions.from_graph.fusion.fuse import Axis
 
 OWN_NAMES = (
     *("x", "m", "n", "ka", "kb", "acc", "mask", "start", "plane", "pid", "part", "row", "cols", "tiles_m", "tiles_n"),
-    *("band", "height", "inside", "pid_m", "pid_n", "step", "chunks", "tap", "valid"),
+    *("band", "height", "inside", "pid_m", "pid_n", "step", "chunks", "tap", "valid", "left", "right", "half"),
     *(f"{d}_{what}" for d in "zyx" for what in ("in", "at")),
     *(f"{what}_{d}" for d in "zyx" for what in ("tap", "first", "count")),
 )
@@ -70,6 +70,17 @@ class TileBody(Body):
             self.found = index
             return "acc"
         return super()._load(value, root, index)
+
+    def operand(self, value: str, index: Index) -> tuple[str, str, Index]:
+        """(the tensor in memory that holds an operand, what of its views has all its elements in order, the index there)."""
+        while (root := self._memory(value)) is None:
+            op = self.schedule.plan.giver[value]
+            if op.kind != "view" or value == self.product:
+                raise NoTailError("an operand is no tensor in memory")
+            value, index = op.reads[0], index_through(op, index, self.program, self.group)
+        if root in self.group.members:
+            raise NoTailError("an operand is no tensor in memory")
+        return root, value, index
 
     def factor(self, value: str, index: Index) -> str:
         """A tile of an operand in its own type, zero outside."""

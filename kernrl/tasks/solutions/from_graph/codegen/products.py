@@ -43,6 +43,8 @@ class ProductChoice:
     """`input_precision` of float32 products, where it is not the precision policy's own."""
     windows: bool = False
     """Convolutions are written, and products are left to the library."""
+    described: bool = False
+    """Operands are loaded by tensor descriptors, which Hopper's memory accelerator reads."""
 
 
 @dataclass(frozen=True)
@@ -340,6 +342,17 @@ class ProductWriter:
             "height = tl.minimum(tiles_m - band * GROUP_M, GROUP_M)",
             "pid_m = band * GROUP_M + inside % height",
             "pid_n = inside // height",
+            *self.tile_lines(defined, loop, rest),
+        ]
+        counts = ["tiles_m = tl.cdiv(@m@, BLOCK_M)", "tiles_n = tl.cdiv(@n@, BLOCK_N)"]
+        if tiles.persistent:
+            walk = "for pid in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=True):"
+            return [*head, *counts, walk, *("    " + line for line in body)]
+        return ["pid = tl.program_id(0)", *head, *counts, *body]
+
+    def tile_lines(self, defined: dict[str, list[str]], loop: list[str], rest: list[str]) -> list[str]:
+        """A tile: where it is, its product, and the tail."""
+        return [
             "m = pid_m * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]",
             "n = pid_n * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]",
             "mask = (m < @m@) & (n < @n@)",
@@ -348,11 +361,6 @@ class ProductWriter:
             *self.walk(defined, loop),
             *rest,
         ]
-        counts = ["tiles_m = tl.cdiv(@m@, BLOCK_M)", "tiles_n = tl.cdiv(@n@, BLOCK_N)"]
-        if tiles.persistent:
-            walk = "for pid in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=True):"
-            return [*head, *counts, walk, *("    " + line for line in body)]
-        return ["pid = tl.program_id(0)", *head, *counts, *body]
 
     def _grid(self) -> str:
         m, n, batch = (self.names.expression(total(axes, self.sets)) for axes in (self.m, self.n, self.batch))

@@ -134,7 +134,7 @@ def tile_sizes(
     for tiles in {2: HALF, 4: IEEE if precision == "fp32" else TF32}[item]:
         if tiles.m < least[0] or tiles.n < least[1]:
             continue
-        tiles = _fitted(tiles, k)
+        tiles = fitted(tiles, k)
         if kind == "persistent":
             if batch > 1 or tiles.waves(m, n) < 2:
                 continue
@@ -148,7 +148,7 @@ def tile_sizes(
             tiles = _with(tiles, split=parts)
         if tiles not in found:
             found.append(tiles)
-    return sorted(found, key=lambda t: _clocks(t, m, n, k, batch, precision))
+    return sorted(found, key=lambda t: clocks(t, m, n, k, batch, precision))
 
 
 def window_tiles(m: int, n: int, k: int, precision: str) -> list[Tiles]:
@@ -180,7 +180,7 @@ def _with(tiles: Tiles, k: int = 0, stages: int = 0, split: int = 1, persistent:
     return Tiles(tiles.m, tiles.n, k or tiles.k, tiles.warps, stages or tiles.stages, tiles.group, split, persistent)
 
 
-def _fitted(tiles: Tiles, k: int) -> Tiles:
+def fitted(tiles: Tiles, k: int) -> Tiles:
     """No step along k is longer than k, and there are no more stages than steps."""
     step = max(16, min(tiles.k, power(k)))
     return _with(tiles, step, max(2, min(tiles.stages, -(-k // step))))
@@ -194,7 +194,7 @@ def _parts(tiles: Tiles, m: int, n: int, k: int, batch: int) -> int:
     return 1 << (parts.bit_length() - 1) if parts >= 2 else 1
 
 
-def _clocks(tiles: Tiles, m: int, n: int, k: int, batch: int, precision: str) -> float:
+def clocks(tiles: Tiles, m: int, n: int, k: int, batch: int, precision: str) -> float:
     """Clocks that a product takes on the model's multiprocessors: each wave as long as multiplying or loading takes."""
     item = item_bytes(precision)
     rate = {"fp32": 256, "tf32": 2048}.get(precision, 4096)  # operations of a multiprocessor in a clock
