@@ -76,11 +76,8 @@ def compiled_product(code: str, folder: Path, element: str):
     function = load_module(code, folder / "solution.py").product_kernel
     calls = [n for n in ast.walk(ast.parse(code)) if isinstance(n, ast.Call) and "product_kernel[" in ast.unparse(n.func)]
     numbers = {k.arg: ast.literal_eval(k.value) for k in calls[0].keywords}
-    blocks = {
-        n.targets[0].id: ast.unparse(n.value.args[1])
-        for n in ast.walk(ast.parse(code))
-        if isinstance(n, ast.Assign) and "TensorDescriptor." in ast.unparse(n.value)
-    }
+    found = re.findall(r"^ *(\w+) = TensorDescriptor\.from_tensor\(.*?(\[[\d, ]+\])\s*\)$", code, re.MULTILINE | re.DOTALL)
+    blocks = dict(found)
     signature, constants, hints = {}, {}, {}
     for i, name in enumerate(function.arg_names):
         if name in numbers:

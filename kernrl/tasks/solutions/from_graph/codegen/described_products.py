@@ -22,13 +22,15 @@ ALIGNED_BYTES = 16
 """Rows of a described tensor begin at multiples of this."""
 BARRIER_BYTES = 1 << 10
 """Shared memory left for what stages wait on."""
-MOST_STAGES = 4
 HALVED = 128
 """Columns of a tile from which its tail works on one half of it after the other, in half the registers and shared memory."""
 PARTS_BYTES = 16 << 10
 """Shared memory in which a tile is reduced."""
+MOST_STAGES = 4
 SHAPES = ((128, 256, 8), (256, 128, 8), (128, 128, 8), (128, 64, 4), (64, 256, 4), (64, 128, 4), (64, 64, 4))
 """Rows and columns of tiles, with their warps: tensor cores multiply 64 rows at a time."""
+SHARED_BY_TWO = (128, 128)
+"""Of this tile a multiprocessor holds two programs, one of which multiplies while the other stores, if it has a stage less."""
 SWIZZLED_BYTES = 128
 """Of a tile's depth: rows as long as this lie in shared memory as tensor cores read them."""
 Tail = Literal["halves", "whole", "parts"]
@@ -62,7 +64,8 @@ def described_tiles(
     for rows, columns, warps in SHAPES:
         if rows < least[0] or columns < least[1] or (tail == "whole" and rows > 128):  # registers would not hold it
             continue
-        tiles = fitted(Tiles(rows, columns, SWIZZLED_BYTES // item, warps, MOST_STAGES), k)
+        two = (rows, columns) == SHARED_BY_TWO and kind == "plain"
+        tiles = fitted(Tiles(rows, columns, SWIZZLED_BYTES // item, warps, MOST_STAGES - two), k)
         stored = 0
         if kind == "persistent":
             if batch > 1 or tiles.waves(m, n) < 2:

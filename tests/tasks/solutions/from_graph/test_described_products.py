@@ -1,0 +1,228 @@
+"""Products that load by tensor descriptors: against float64 in Triton's interpreter, by the verifier, compiled for Hopper."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pytest
+from support import EXHAUSTIVE
+from support.graph_tasks import ask, compiled_product, module, on_a_cpu
+
+from kernrl.tasks.graph.input_sets import with_input_sets
+from kernrl.tasks.graph.sample import Draft, product, sample
+from kernrl.tasks.graph.writing.hands import Hand
+from kernrl.tasks.graph.writing.write import write
+from kernrl.tasks.solutions.from_graph.codegen.described_products import described_tiles
+from kernrl.tasks.solutions.from_graph.codegen.tile_sizes import SHARED_BYTES
+from kernrl.tasks.solutions.from_graph.plausible import plausible
+from kernrl.tasks.solutions.from_graph.styles import STYLES, TAUGHT, graphs_of, write_solutions
+from kernrl.tasks.task import Task
+from kernrl.verifier import HardenedVerifier
+from kernrl.verifier.base.devices import device_for
+
+DESCRIBED = [style for style in STYLES if style.product and style.product.described]
+TWO = "torch.randn(H, C), torch.randn(H, 136)"
+TWICE = "y = self.l(x); return y.amax(1), (y * 2).mean(0)"
+"""The product is read by a kernel that is no tail of it, too."""
+
+
+def source(init: str, forward: str, inputs: str = "torch.randn(H, C)", arguments: str = "self, x", **sizes: int) -> str:
+    """A task whose rows are aligned at its full sizes, and at others are not."""
+    return module(init, forward, inputs, arguments, **{"C": 40, "H": 72, "W": 88} | sizes)
+
+
+CASES = {
+    "bias": source("self.l = nn.Linear(C, 136)", "return F.gelu(self.l(x))"),
+    "second": source("self.l = nn.Linear(C, 136)", "return self.l(x).relu() + y", TWO, "self, x, y"),
+    "three_dims": source("self.l = nn.Linear(C, 40)", "return torch.tanh(self.l(x))", "torch.randn(B, H, C)"),
+    "row_max": source("self.l = nn.Linear(C, 304)", "return self.l(x).amax(1) * 2 + 1"),
+    "softmax": source("self.l = nn.Linear(C, 200)", "return self.l(x).softmax(1)"),
+    "column_mean": source("self.l = nn.Linear(C, 40)", "return torch.tanh(self.l(x)).mean(0)", "torch.randn(B * 40, C)"),
+    "group_norm": source("self.l = nn.Linear(C, 48); self.n = nn.GroupNorm(4, 48)", "return F.silu(self.n(self.l(x)))"),
+    "returned": source("self.l = nn.Linear(C, 40)", "y = self.l(x); return y, y.amax(1)"),
+    "chain": source("self.a = nn.Linear(C, 48); self.b = nn.Linear(48, C)", "return x + self.b(F.gelu(self.a(x)))"),
+    "square": source("pass", "return torch.tanh(x @ x.T) * 0.5"),
+    "attention": source(
+        "pass", "return (x @ y.transpose(1, 2) * 0.2).softmax(-1)", "torch.randn(B, H, C), torch.randn(B, W, C)", "self, x, y"
+    ),
+    "shared": source(
+        "pass", "return (x @ y.T).sigmoid()", "torch.randn(B, H, C), torch.randn(W, C)", "self, x, y"
+    ),
+    "deep": source("self.l = nn.Linear(2000, C); self.n = nn.LayerNorm(C)", "return self.n(self.l(x))", "torch.randn(H, 2000)"),
+}  # fmt: skip
+"""Name → source of a product whose depth is innermost in both operands."""
+TURNED = {
+    "rows": source("pass", "return (x @ y).relu()", "torch.randn(H, C), torch.randn(C, W)", "self, x, y"),
+    "both": source("pass", "return F.silu(x.T @ y.T)", "torch.randn(C, H), torch.randn(W, C)", "self, x, y"),
+    "planes": source("pass", "return (x @ y).sigmoid()", "torch.randn(B, H, C), torch.randn(B, C, W)", "self, x, y"),
+    "one_by_one": source("self.l = nn.Conv2d(C, 16, 1)", "return F.mish(self.l(x)) + 1", "torch.randn(B, C, 8, 9)"),
+}
+"""Operands whose depth is not innermost: tensor cores read them in half precision only."""
+MANY = {
+    "bias": source("self.l = nn.Linear(C, 1544)", "return self.l(x).relu() * 0.5", "torch.randn(1544, C)"),
+    "second": source(
+        "self.l = nn.Linear(C, 1544)", "return self.l(x) * y", "torch.randn(1544, C), torch.randn(1544, 1544)", "self, x, y"
+    ),
+    "row_max": source("self.l = nn.Linear(C, 1544)", "return self.l(x).relu().amax(1)", "torch.randn(1544, C)"),
+    "kept": source("self.l = nn.Linear(C, 1544, bias=False)", TWICE, "torch.randn(1544, C)"),
+}
+"""More tiles than there are multiprocessors."""
+
+
+def wrong(source: str, precision: str, sets: list[str]) -> tuple[set[str], list[tuple[str, str]]]:
+    """(the words of the styles that a source is written in, what is wrong with which)."""
+    (found,) = ask([{"source": source, "sets": sets, "styles": ["described"], "precision": precision}])
+    words = {word for style, _, _ in found for word in style.split("-")}
+    return words, [(style, problem) for style, _, problem in found if problem]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["tf32", "bf16", "fp16"] if EXHAUSTIVE else ["tf32", "bf16"])
+@pytest.mark.parametrize("name", CASES)
+def test_they_are_right_at_every_size(name: str, precision: str) -> None:
+    words, problems = wrong(CASES[name], precision, ["full", "small", "ragged"])
+    assert "described" in words
+    assert not problems
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TURNED)
+def test_operands_whose_depth_is_not_innermost_are_turned_in_half_precision(name: str) -> None:
+    words, problems = wrong(TURNED[name], "fp16", ["full", "small", "ragged"])
+    assert "described" in words
+    assert not problems
+    assert not write_solutions(Task(name, TURNED[name], precision="tf32"), DESCRIBED)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MANY if EXHAUSTIVE else ["second", "kept"])
+def test_programs_that_take_tile_after_tile_are_right(name: str) -> None:
+    words, problems = wrong(MANY[name], "bf16", ["full"])
+    assert "persistent" in words
+    assert not problems
+
+
+def start(d: Draft) -> None:
+    d.x = d.input(*d.rng.choice(((24, 32), (72, 136), (3, 16, 24), (2, 4, 16, 8))))
+
+
+@pytest.mark.slow
+def test_random_products_are_right() -> None:
+    requests = []
+    for seed in range(40 if EXHAUSTIVE else 8):
+        rng = Random(f"described/{seed}")
+        graph = sample(rng, rng.randint(1, 4), start=start, first=product, most=1 << 16)
+        request = {"source": write(graph, Hand.draw(rng), rng), "styles": ["described"], "sets": ["full", "ragged"]}
+        requests.append(request | {"precision": rng.choice(("tf32", "bf16"))})
+    found = [solution for solutions in ask(requests) for solution in solutions]
+    assert len(found) >= len(requests) // 4
+    assert not [(style, problem, code) for style, code, problem in found if problem]
+
+
+@pytest.mark.parametrize(
+    ("why", "precision", "text"),
+    [
+        ("no tensor cores", "fp32", CASES["bias"]),
+        ("rows begin between 16 bytes", "bf16", source("self.l = nn.Linear(C, 40)", "return self.l(x).relu()", C=36)),
+        ("a slice", "tf32", source("self.l = nn.Linear(20, 40)", "return self.l(x[:, :20]).relu()")),
+        ("fewer than a tile", "tf32", source("self.l = nn.Linear(C, 4)", "return self.l(x).relu()")),
+        ("one of its operands is repeated", "tf32", source(
+            "pass", "return (x[:, None] @ y.transpose(-1, -2)).relu()",
+            "torch.randn(B, H, C), torch.randn(B, 3, W, C)", "self, x, y",
+        )),
+    ],
+)  # fmt: skip
+def test_what_they_have_nothing_to_say_about(why: str, precision: str, text: str) -> None:
+    assert not write_solutions(Task(why, text, precision=precision), DESCRIBED)
+
+
+def test_numbers_stand_in_the_text() -> None:
+    task = Task("t", source("self.l = nn.Linear(C, 4096)", "return F.relu(self.l(x))", C=1024, H=8192), precision="bf16")
+    plain, persistent = (s.triton_code for s in write_solutions(task, DESCRIBED))
+    assert "TensorDescriptor.from_tensor(x, [128, 64])" in plain
+    assert "TensorDescriptor.from_tensor(self.l.weight, [256, 64])" in plain
+    assert "BLOCK_M=128, BLOCK_N=256, BLOCK_K=64, GROUP_M=8, num_warps=8, num_stages=4" in plain
+    assert "tl.load(x0" not in plain
+    assert "product_kernel[(min(132, " in persistent
+    assert "tl.num_programs(0), flatten=True):" in persistent
+    assert "for half in tl.static_range(2):" in persistent
+
+
+def test_rows_are_padded_where_other_sizes_than_the_full_ones_leave_them_between_16_bytes() -> None:
+    task = Task("t", CASES["bias"], precision="bf16")
+    assert "pad(" not in write_solutions(task, DESCRIBED)[0].triton_code
+    assert "pad(x, (0, -N % 8)) if N % 8 else x, [" in write_solutions(with_input_sets(task), DESCRIBED)[0].triton_code
+
+
+def test_nano_is_not_taught_them() -> None:
+    assert len(DESCRIBED) == 2
+    assert not set(DESCRIBED) & set(TAUGHT)
+
+
+def test_the_cost_model_puts_them_before_products_that_load_by_pointers() -> None:
+    h200 = device_for("H200")
+    assert h200 is not None
+    text = source("self.l = nn.Linear(C, 200)", "return self.l(x).softmax(1)", C=4096, H=16384)
+    styles = [style for style in STYLES if style.name in ("dot", "dot-described")]
+    order = plausible(graphs_of(Task("t", text)), h200.rates("tf32"), precision="tf32", styles=styles)
+    assert [style.name for style, _ in order] == ["dot-described", "dot"]
+
+
+def test_stages_fit_into_shared_memory_beside_what_is_stored() -> None:
+    rng = Random(0)
+    for _ in range(300):
+        m, n, k = (int(2 ** rng.uniform(3, 15)) for _ in range(3))
+        for precision, item in (("tf32", 4), ("bf16", 2)):
+            for tail in ("halves", "whole", "parts"):
+                for tiles in described_tiles(m, n, k, 1, precision, "persistent", (0, 0), tail):
+                    stored = {"halves": 0.5, "whole": 1.0, "parts": 0.0}[tail] * tiles.m * tiles.n * item
+                    if tiles.n < 128 and tail == "halves":
+                        stored *= 2
+                    assert (tiles.m + tiles.n) * tiles.k * item * tiles.stages + stored < SHARED_BYTES
+                    assert tiles.stages >= 2
+        assert described_tiles(m, n, k, 1, "bf16", "plain", (0, 0), "whole")
+
+
+LARGE = {
+    "bias": source("self.l = nn.Linear(C, 4096)", "return F.gelu(self.l(x))", C=2048, H=8192),
+    "second": source(
+        "self.l = nn.Linear(C, 4096)", "return self.l(x).relu() + y", "torch.randn(H, C), torch.randn(H, 4096)", "self, x, y",
+        C=2048, H=8192,
+    ),
+    "row_max": source("self.l = nn.Linear(C, 4096)", "return F.relu(self.l(x)).amax(1)", C=2048, H=8192),
+    "softmax": source("self.l = nn.Linear(C, 200)", "return self.l(x).softmax(1)", C=2048, H=8192),
+    "kept": source("self.l = nn.Linear(C, 4096, bias=False)", TWICE, C=2048, H=8192),
+}  # fmt: skip
+ELEMENTS = {"tf32": "fp32", "bf16": "bf16", "fp16": "fp16"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ELEMENTS)
+@pytest.mark.parametrize("name", LARGE if EXHAUSTIVE else ["bias", "second", "row_max"])
+def test_hopper_loads_them_by_itself_and_keeps_them_in_registers(name: str, precision: str, tmp_path: Path) -> None:
+    written = write_solutions(Task(name, LARGE[name], precision=precision), DESCRIBED, algebra=False)
+    assert len(written) == (1 if name == "softmax" else 2)
+    for i, solution in enumerate(written):
+        (folder := tmp_path / str(i)).mkdir()
+        compiled = compiled_product(solution.triton_code, folder, ELEMENTS[precision])
+        ptx = compiled.asm["ptx"]
+        assert "cp.async.bulk.tensor" in ptx
+        assert "wgmma.mma_async" in ptx
+        assert "wgmma.wait_group.sync.aligned 1;" in ptx  # a step's product is under way while the next one's is begun
+        assert "st.local" not in ptx
+        assert compiled.metadata.shared <= SHARED_BYTES
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ELEMENTS if EXHAUSTIVE else ["tf32", "bf16"])
+def test_the_verifier_takes_them(precision: str, cpu_verifier: HardenedVerifier) -> None:
+    names = CASES if EXHAUSTIVE else ("bias", "attention") if precision == "bf16" else ("second", "group_norm")
+    pairs = []
+    for name in names:
+        task = Task(name, CASES[name], precision=precision)
+        small = on_a_cpu(task)
+        assert small is not None
+        pairs += [(small, s.triton_code) for s in write_solutions(with_input_sets(task), DESCRIBED)]
+    assert len(pairs) >= len(names)
+    assert not [(pairs[i][0].id, v.status, v.reason) for i, v in cpu_verifier.verify_many(pairs) if v.status != "correct"]
