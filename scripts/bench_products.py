@@ -14,6 +14,7 @@ import json
 import statistics
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,12 @@ SHAPES = [  # rows, depth, columns
 ]  # fmt: skip
 PRECISIONS = ("tf32", "bf16", "fp16")
 DOT = tuple(style for style in STYLES if style.product and not style.product.windows)
+SECOND = tuple(
+    replace(style, name=f"{style.name}-second", product=replace(style.product, rank=1))
+    for style in DOT
+    if style.product and style.product.described
+)
+"""The second tile of styles that take the first one alone: is the order in which tiles are put the right one?"""
 
 Row = dict[str, Any]
 
@@ -83,7 +90,7 @@ def measure(task: Task, shape: tuple[int, int, int], device: Device, folder: Pat
     runs: dict[str, Any] = {"cuBLAS": lambda: torch.mm(x, weight.t(), out=out)}
     truth = torch.relu(x.double() @ weight.double().t()) if m * n < 1 << 27 else None
     wrong = []
-    for solution in write_solutions(task, DOT, algebra=False):
+    for solution in write_solutions(task, (*DOT, *SECOND), algebra=False):
         with torch.device("cuda"):
             module = load_module(solution.triton_code, folder / f"p{len(list(folder.iterdir()))}.py").ModelNew().to(dtype)
         module.load_state_dict({"layer.weight": weight})

@@ -15,6 +15,14 @@ def test_every_task_has_solutions_that_write_the_product():
         assert isinstance(bench.chosen(task, device_for("H200")), bool)
 
 
+def test_products_that_load_by_descriptors_are_measured_with_two_tiles():
+    task = bench.task_of(8192, 8192, 8192, "tf32")
+    written = [s.style for s in write_solutions(task, (*bench.DOT, *bench.SECOND), algebra=False)]
+    for name in ("dot-described", "dot-described-persistent"):
+        assert sum(style.startswith(f"{name}-second-") for style in written) == 1
+        assert sum(style.rpartition("-")[0] == name for style in written) == 1
+
+
 def test_what_counts_is_where_a_product_is_chosen():
     row = {"shape": [1, 2, 3], "precision": "tf32", "best": "dot", "wrong": [], "chosen": True, "speed": 0.9}
     others = [row | {"speed": 1.1}, row | {"speed": 0.2, "chosen": False}, row | {"speed": None, "best": None}]

@@ -1,8 +1,8 @@
 """Variants of a candidate: the same text with another block size, warp count, stage count or number of rows.
 
 Only whole numbers that stand at a kernel's launch are changed, as text: `BLOCK=1024`, `num_warps=4`. A block size also
-stands in the grid (`triton.cdiv(n, 1024)`), and wherever the number of tiles is used besides, as in the size of what they
-write; all of them change together.
+stands in the grid (`triton.cdiv(n, 1024)`), in the blocks of tensor descriptors, and wherever the number of tiles is used
+besides, as in the size of what they write; all of them change together.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from kernrl.syntax import parse_python
 
@@ -45,12 +46,14 @@ def variants(source: str) -> Iterator[Variant]:
     launches.sort(key=lambda node: (node.lineno, node.col_offset))
     for launch in launches:
         where = f" of {ast.unparse(launch.func.value)}" if len(launches) > 1 else ""  # pyright: ignore[reportAttributeAccessIssue]
+        described = _described(tree, launch)
         for keyword in launch.keywords:
             value = keyword.value
             if keyword.arg is None or not isinstance(value, ast.Constant) or type(value.value) is not int:
                 continue
             for way, number in _steps(keyword.arg, value.value):
                 edits = [(value, str(number)), *_in_grid(launch, keyword.arg, value.value, number, counts)]
+                edits += [(length, str(number)) for length in described.get(keyword.arg, ())]
                 changed = _edited(source, edits)
                 yield Variant(changed, (_kind(keyword.arg), way), f"{keyword.arg}={number}{where}")
         for name, number in _missing(launch):
@@ -138,6 +141,36 @@ def _in_grid(
     others = {ast.unparse(call) for call in same if call not in mine}
     besides = [call for text in {ast.unparse(call) for call in mine} - others for call in counts.get(text, ())]
     return [(call.args[1], str(number)) for call in [*mine, *besides]]
+
+
+def _described(tree: ast.AST, launch: ast.Call) -> dict[str, list[ast.expr]]:
+    """Keyword of a launch → the lengths that it stands for in blocks of tensor descriptors which the launch is passed.
+
+    `x_desc.load([pid * BLOCK_M, start])` in the kernel says which is which; `start` goes on by the step of its loop.
+    """
+    kernel = ast.unparse(launch.func.value)  # pyright: ignore[reportAttributeAccessIssue]
+    function = next((f for f in ast.walk(tree) if isinstance(f, ast.FunctionDef) and f.name == kernel), None)
+    if function is None:
+        return {}
+    made: dict[str, list[ast.expr]] = {}
+    for node in ast.walk(tree):
+        call = node.value if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) else None
+        if call and call.args and "TensorDescriptor" in ast.unparse(call.func) and isinstance(call.args[-1], ast.List):
+            made[ast.unparse(node.targets[0])] = call.args[-1].elts  # pyright: ignore[reportAttributeAccessIssue]
+    blocks = {p.arg: made.get(ast.unparse(given), []) for p, given in zip(function.args.args, launch.args, strict=False)}
+    steps = {ast.unparse(f.target): f.iter.args[2] for f in ast.walk(function) if isinstance(f, ast.For) and _has_step(f.iter)}
+    found: dict[str, list[ast.expr]] = {}
+    for node in ast.walk(function):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "load" and node.args:
+            places = node.args[0].elts if isinstance(node.args[0], ast.List) else []
+            for place, length in zip(places, blocks.get(ast.unparse(node.func.value), []), strict=False):
+                for name in [n.id for n in ast.walk(steps.get(ast.unparse(place), place)) if isinstance(n, ast.Name)]:
+                    found.setdefault(name, []).append(length)
+    return found
+
+
+def _has_step(iterated: ast.expr) -> TypeGuard[ast.Call]:
+    return isinstance(iterated, ast.Call) and len(iterated.args) == 3
 
 
 def _edited(source: str, edits: list[tuple[ast.expr, str]]) -> str:

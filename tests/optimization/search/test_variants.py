@@ -72,6 +72,33 @@ def test_what_counts_tiles_outside_of_the_grid_changes_too() -> None:
     assert settle.startswith("settle[(triton.cdiv(B * L, 128),)](part, BLOCK=128, COUNT=triton.cdiv(D, 64)")
 
 
+DESCRIBED = """
+@triton.jit
+def product(x_desc, w_desc, y, M, N, K, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):
+    for start in range(0, K, BLOCK_K):
+        x = x_desc.load([pid_m * BLOCK_M, start])
+        w = w_desc.load([plane, start, pid_n * BLOCK_N]).reshape([BLOCK_K, BLOCK_N])
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        rows = TensorDescriptor.from_tensor(x, [64, 64])
+        columns = TensorDescriptor(w, [P, K, N], [K * N, N, 1], [1, 64, 64])
+        product[(triton.cdiv(M, 64), triton.cdiv(N, 64))](rows, columns, y, M, N, K, BLOCK_M=64, BLOCK_N=64, BLOCK_K=64)
+"""
+
+
+def test_blocks_of_tensor_descriptors_change_with_those_of_their_kernel() -> None:
+    lines = changed(DESCRIBED)
+    [rows, product] = lines["BLOCK_M=128"]
+    assert rows == "rows = TensorDescriptor.from_tensor(x, [128, 64])"
+    assert product.endswith("BLOCK_M=128, BLOCK_N=64, BLOCK_K=64)")
+    assert lines["BLOCK_N=32"][0] == "columns = TensorDescriptor(w, [P, K, N], [K * N, N, 1], [1, 64, 32])"
+    [rows, columns, product] = lines["BLOCK_K=32"]
+    assert rows == "rows = TensorDescriptor.from_tensor(x, [64, 32])"
+    assert columns == "columns = TensorDescriptor(w, [P, K, N], [K * N, N, 1], [1, 32, 64])"
+    assert product.startswith("product[(triton.cdiv(M, 64), triton.cdiv(N, 64))](rows, columns")
+
+
 def test_the_inner_axis_of_a_product_is_on_no_grid() -> None:
     [product] = changed(PARTS)["BLOCK_K=32 of product"]
     assert "triton.cdiv(L, 64) * triton.cdiv(D, 64), B)](x, part, BLOCK_M=64, BLOCK_N=64, BLOCK_K=32" in product
