@@ -98,7 +98,7 @@ class _Described(ProductWriter):
     def tile(self) -> Tiles:
         if self.place.precision == "fp32":
             raise NoTailError("tensor cores do not multiply float32")
-        if self.place.wide:
+        if self.place.wide & {self.product.a, self.product.b}:
             raise NoTailError("an operand is float32 whatever the precision")
         m, n, batch = (total(axes, self.sets) for axes in (self.m, self.n, self.batch))
         k = prod(size[0] for size in self.product.depth.values())
