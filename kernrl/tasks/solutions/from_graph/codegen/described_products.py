@@ -14,7 +14,7 @@ from kernrl.tasks.solutions.from_graph.codegen.index_text import wrapped
 from kernrl.tasks.solutions.from_graph.codegen.layouts import total
 from kernrl.tasks.solutions.from_graph.codegen.product_tile import NoTailError, TileBody, TileLayout
 from kernrl.tasks.solutions.from_graph.codegen.products import LEAST, MOST_BATCH, Place, ProductChoice, ProductWriter
-from kernrl.tasks.solutions.from_graph.codegen.tile_sizes import SHARED_BYTES, Kind, Tiles, clocks, fitted
+from kernrl.tasks.solutions.from_graph.codegen.tile_sizes import SHARED_BYTES, Kind, Tiles, clocks, fitted, item_bytes
 from kernrl.tasks.solutions.from_graph.codegen.view_index import Index, RestartError
 from kernrl.tasks.solutions.from_graph.fusion.fuse import Axis
 
@@ -52,14 +52,15 @@ def write_described(place: Place, choice: ProductChoice) -> list[Kernel]:
 
 
 def described_tiles(
-    m: int, n: int, k: int, batch: int, precision: str, kind: Kind, least: tuple[int, int], tail: Tail
+    m: int, n: int, k: int, batch: int, precision: str, kind: Kind, least: tuple[int, int], tail: Tail, width: int = 0
 ) -> list[Tiles]:
     """Tiles for a product of `[m, k]` by `[k, n]`, best first, each with as many stages as fit beside what it stores.
 
     Args:
         least: Rows and columns that a tile holds at least, because they are reduced in it.
+        width: Bytes of an element of what the tail lays out anew, where they are not those of the precision.
     """
-    item = _item(precision)
+    item = item_bytes(precision)
     found = []
     for rows, columns, warps in SHAPES:
         if rows < least[0] or columns < least[1] or (tail == "whole" and rows > 128):  # registers would not hold it
@@ -72,17 +73,12 @@ def described_tiles(
                 continue
             # the next tile's stages are filled while this one is laid out for its store
             half = tail == "halves" and columns >= HALVED
-            stored = PARTS_BYTES if tail == "parts" else rows * columns * item // (2 if half else 1)
+            stored = PARTS_BYTES if tail == "parts" else rows * columns * (width or item) // (2 if half else 1)
         room = (SHARED_BYTES - BARRIER_BYTES - stored) // ((rows + columns) * tiles.k * item)
         if room >= 2:
             stages = min(tiles.stages, room)
             found.append(Tiles(rows, columns, tiles.k, warps, stages, persistent=kind == "persistent"))
     return sorted(found, key=lambda t: clocks(t, m, n, k, batch, precision))
-
-
-def _item(precision: str) -> int:
-    """Bytes of an element of an operand."""
-    return 2 if precision in ("bf16", "fp16") else 4
 
 
 class _Described(ProductWriter):
@@ -105,7 +101,8 @@ class _Described(ProductWriter):
         if min(m[0], n[0], k) < LEAST or max(batch) > MOST_BATCH:
             raise NoTailError("the product is too small")
         least = max(m) if self.whole and self.side == "m" else 0, max(n) if self.whole and self.side == "n" else 0
-        found = described_tiles(m[0], n[0], k, batch[0], self.place.precision, self.choice.kind, least, self.tail)
+        kind, width = self.choice.kind, self._widths().tail
+        found = described_tiles(m[0], n[0], k, batch[0], self.place.precision, kind, least, self.tail, width)
         if self.choice.rank >= len(found):
             raise NoTailError("no tile fits")
         return found[self.choice.rank]
@@ -136,7 +133,7 @@ class _Described(ProductWriter):
 
     def _described(self, body: TileBody, root: str, dims: dict[str, list[Axis]]) -> str:
         """Load a block of a tensor that has these dimensions."""
-        item, tiles = _item(self.place.precision), self.tiles
+        item, tiles = item_bytes(self.place.precision), self.tiles
         sizes = {d: total(axes, self.sets) for d, axes in dims.items()}
         *_, side, last = dims
         if last != "k" and item == 4:  # each block would be turned in registers, with no product under way meanwhile
