@@ -15,7 +15,7 @@ from kernrl.tasks.graph.input_sets import with_input_sets
 from kernrl.tasks.graph.sample import Draft, product, sample
 from kernrl.tasks.graph.writing.hands import Hand
 from kernrl.tasks.graph.writing.write import write
-from kernrl.tasks.solutions.from_graph.codegen.described_products import described_tiles
+from kernrl.tasks.solutions.from_graph.codegen.described_products import Tail, described_tiles
 from kernrl.tasks.solutions.from_graph.codegen.tile_sizes import SHARED_BYTES
 from kernrl.tasks.solutions.from_graph.plausible import plausible
 from kernrl.tasks.solutions.from_graph.styles import STYLES, TAUGHT, graphs_of, write_solutions
@@ -173,17 +173,19 @@ def test_the_cost_model_puts_them_before_products_that_load_by_pointers() -> Non
     assert [style.name for style, _ in order] == ["dot-described", "dot"]
 
 
+TAILS: tuple[Tail, ...] = ("halves", "whole", "parts")
+
+
 def test_stages_fit_into_shared_memory_beside_what_is_stored() -> None:
     rng = Random(0)
     for _ in range(300):
         m, n, k = (int(2 ** rng.uniform(3, 15)) for _ in range(3))
-        for precision, item in (("tf32", 4), ("bf16", 2)):
-            for tail in ("halves", "whole", "parts"):
-                for tiles in described_tiles(m, n, k, 1, precision, "persistent", (0, 0), tail):
-                    stored = {"halves": 0.5, "whole": 1.0, "parts": 0.0}[tail] * tiles.m * tiles.n * item
-                    if tiles.n < 128 and tail == "halves":
-                        stored *= 2
-                    assert (tiles.m + tiles.n) * tiles.k * item * tiles.stages + stored < SHARED_BYTES
+        for precision, item, width in (("tf32", 4, 4), ("bf16", 2, 2), ("bf16", 2, 4)):
+            for tail in TAILS:
+                for tiles in described_tiles(m, n, k, 1, precision, "persistent", (0, 0), tail, width):
+                    stages = (tiles.m + tiles.n) * tiles.k * item * tiles.stages
+                    columns = {"parts": 0, "whole": tiles.n, "halves": tiles.n if tiles.n < 128 else tiles.n // 2}[tail]
+                    assert stages + tiles.m * columns * width < SHARED_BYTES
                     assert tiles.stages >= 2
         assert described_tiles(m, n, k, 1, "bf16", "plain", (0, 0), "whole")
 
