@@ -62,18 +62,18 @@ class Size:
     """Further flags of the two evaluations."""
 
 
-# some three minutes on two cores
+# some five minutes on two cores
 ON_CPU = Size(
-    held_out=8,
-    samples=4,
+    held_out=6,
+    samples=3,
     rounds=1,
-    round_tasks=10,
+    round_tasks=8,
     steps=1,
-    step_tasks=8,
+    step_tasks=6,
     step_samples=4,
-    updates=2,
-    train_tasks=60,
-    search="--budget 120s --n 16",
+    updates=1,
+    train_tasks=40,
+    search="--budget 60s --n 8",
     max_tokens=1024,
 )
 ON_GPU = Size(
