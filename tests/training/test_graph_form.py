@@ -77,7 +77,7 @@ def test_a_nano_is_asked_in_the_form_that_its_folder_records(tmp_path: Path) -> 
     assert prompt_style(loaded["new"], "chat") == "chat"
     assert FORM not in loaded["old"].init_kwargs
     shipped = ROOT / "checkpoints" / "nano"
-    assert form_of(load_tokenizer(str(shipped))) == "graph"
+    assert form_of(load_tokenizer(str(shipped))) == "graph-fast"
 
 
 def test_names_are_the_same_tokens_everywhere() -> None:
