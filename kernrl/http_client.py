@@ -124,6 +124,9 @@ class Server:
         try:
             data = None if body is None else json.dumps(body)
             headers = self._headers | ({"Content-Type": "application/json"} if data else {})
+            connection.connect()
+            if self._cancelled.is_set():  # `cancel` can close only what is connected
+                raise Cancelled
             connection.request(method, self._prefix + path, data, headers)
             response = connection.getresponse()
             return response.status, response.read().decode(errors="replace")
