@@ -89,6 +89,8 @@ def independent_axes(graph: Graph) -> list[IndependentAxis]:
         if sizes[axis] > 1 and len(dict(axes)) == len(axes) and not mixed.intersection(axes)
     ]
     outputs = [o for o in graph.outputs if isinstance(o, str)]
+    if not outputs:
+        return []
     whole = [axis for one in clean if outputs[0] in one.axes and (axis := _over(outputs, one, clean))]
     given = [axis for axis in whole if any(i.value.name in axis.axes for i in graph.inputs)]
     return sorted(given, key=lambda axis: [axis.axes[o] for o in outputs])

@@ -16,7 +16,7 @@ from typing import Any
 
 from kernrl.tasks.graph.graph import Graph, Node, Value
 from kernrl.tasks.graph.independent_axes import IndependentAxis, independent_axes
-from kernrl.tasks.graph.lift import LiftError, lift
+from kernrl.tasks.graph.lift import lift
 from kernrl.tasks.task import InputSet, Task
 from kernrl.verifier.base.nested import flatten, rebuild
 from kernrl.verifier.judge.slices import Slices
@@ -37,16 +37,17 @@ def find_slices(task: Task, input_set: InputSet) -> Slices | None:
     """How a task's float64 reference runs in slices; None if it is small, or its samples are not computed apart."""
     try:
         graph = lift(task, input_set)
-        takes = wide_bytes(graph)
-        if takes <= SLICED_BYTES:
-            return None
-        wanted = min(ceil(takes / SLICE_BYTES), MOST_SLICES)
-        for axis in sorted(independent_axes(graph), key=lambda axis: -min(axis.size, wanted)):
-            slices = _slices(graph, axis, ceil(axis.size / min(wanted, axis.size)))
-            if slices and all(_lifts(task, input_set, graph, axis, slices, n) for n in {n for _, n in slices}):
-                return slices
     except Exception as error:  # whatever keeps a module from being read
         log.info("%s: its reference runs whole: %s", task.id, error)
+        return None
+    takes = wide_bytes(graph)
+    if takes <= SLICED_BYTES:
+        return None
+    wanted = min(ceil(takes / SLICE_BYTES), MOST_SLICES)
+    for axis in sorted(independent_axes(graph), key=lambda axis: -min(axis.size, wanted)):
+        slices = _slices(graph, axis, ceil(axis.size / min(wanted, axis.size)))
+        if slices and all(_lifts(task, input_set, graph, axis, slices, n) for n in {n for _, n in slices}):
+            return slices
     return None
 
 
@@ -63,9 +64,11 @@ def _lifts(task: Task, input_set: InputSet, graph: Graph, axis: IndependentAxis,
         return rebuild(given, slices.cut(flatten(given), 0, length))
 
     try:
-        return axis.is_cut(graph, lift(task, input_set, change=cut), length)
-    except LiftError:
+        found = lift(task, input_set, change=cut)
+    except Exception as error:  # whatever a module does with fewer samples
+        log.info("%s: its reference runs whole: %s", task.id, error)
         return False
+    return axis.is_cut(graph, found, length)
 
 
 def wide_bytes(graph: Graph) -> int:
