@@ -1,6 +1,6 @@
 """Have compute-sanitizer look at one small case of every loss kernel, for bad addresses (memcheck) and races (racecheck).
 
-    python scripts/sanitize_losses.py                    # a minute or two for each tool and kernel that is new to the cache
+    python scripts/sanitize_losses.py                    # four cases at a time, a minute or two each
     python scripts/sanitize_losses.py --kernels _loss    # those alone whose name begins so
 
 Prints a line for each tool and kernel. Exit code 1 if anything was found, 2 if compute-sanitizer is not installed.
@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 TOOLS = ("memcheck", "racecheck")
@@ -116,6 +117,7 @@ def judge(sanitizer: str, tool: str, case: str) -> tuple[str, str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kernels", default="", help="how the names of the kernels begin that are looked at; all by default")
+    parser.add_argument("--jobs", type=int, default=4, help="cases looked at at once")
     parser.add_argument("--case", choices=CASES, help="run this case itself, as is done under compute-sanitizer")
     args = parser.parse_args()
     if args.case:
@@ -130,14 +132,14 @@ def main() -> int:
         print("compute-sanitizer is not installed: it comes with the CUDA toolkit; put its folder into PATH", file=sys.stderr)
         return 2
     bad = False
-    for tool in TOOLS:
-        for case in CASES:
-            if case.startswith(args.kernels):
-                said, written = judge(sanitizer, tool, case)
-                print(f"{tool}: {case}: {said}", flush=True)
-                if written:
-                    bad = True
-                    print("\n".join(f"    {line}" for line in written.splitlines()[-40:]), flush=True)
+    asked = [(tool, case) for tool in TOOLS for case in CASES if case.startswith(args.kernels)]
+    with ThreadPoolExecutor(args.jobs) as pool:
+        answers = pool.map(lambda one: judge(sanitizer, *one), asked)
+        for (tool, case), (said, written) in zip(asked, answers, strict=True):
+            print(f"{tool}: {case}: {said}", flush=True)
+            if written:
+                bad = True
+                print("\n".join(f"    {line}" for line in written.splitlines()[:60]), flush=True)  # the first error says most
     return int(bad)
 
 

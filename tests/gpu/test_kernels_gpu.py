@@ -17,7 +17,7 @@ from kernrl.kernels import (
     ratio_kl,
     token_logprobs,
 )
-from kernrl.kernels.over_logits import resident_kernel
+from kernrl.kernels.over_logits import resident, resident_kernel
 from kernrl.kernels.over_tokens.token_loss import LossConfig, policy_loss_reference
 from kernrl.kernels.over_tokens.tokens import prepare, with_sequence_correction
 
@@ -120,6 +120,37 @@ def test_an_invalid_active_id_is_an_error(vocab):
     with pytest.raises(UsageError, match="outside the vocabulary"):
         check_ids()
     check_ids()  # the flag is lowered
+
+
+def _scattered(n: int) -> torch.Tensor:
+    return torch.rand(n, generator=torch.Generator("cuda").manual_seed(5), device="cuda") < 0.25
+
+
+WHICH_COUNT = {
+    "none": lambda at: at < 0, "the first": lambda at: at < 300, "the last": lambda at: at == len(at) - 1,
+    "some": lambda at: _scattered(len(at)), "all": lambda at: at >= 0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("which", WHICH_COUNT)
+@pytest.mark.parametrize("vocab", [32768, 50257, 151936, 262144])
+def test_where_the_rows_lie_that_count_changes_nothing(vocab, which):
+    """Rows that count get the gradient that they have without the others, which get 0. A program reads at most 4,096 values of
+    a mask at a time: there are more."""
+    n = 4500
+    logits = torch.empty(1, n, vocab, dtype=torch.bfloat16, device="cuda").normal_()
+    ids = torch.randint(0, vocab, (1, n), device="cuda")
+    advantages, mask = torch.randn(1, n, device="cuda"), WHICH_COUNT[which](torch.arange(n, device="cuda"))
+    options = {"loss_type": "reinforce", "num_tokens": 7.0, "advantages": advantages, "mask": mask[None]}
+    _, _, gradient = run(logits, ids, options)
+    assert (gradient[0, ~mask] == 0).all()
+    if mask.any():
+        alone = {**options, "advantages": advantages[:, mask], "mask": None}
+        _, _, want = run(logits[:, mask], ids[:, mask], alone)
+        if vocab * 2 % resident.LINE_BYTES:  # rows of an odd length are summed by groups, which start elsewhere
+            assert relative(gradient[0, mask], want[0]) < ROUNDING[torch.bfloat16]
+        else:
+            assert torch.equal(gradient[0, mask], want[0])
 
 
 def test_all_masked_gives_zero():

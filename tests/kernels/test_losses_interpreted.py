@@ -42,7 +42,7 @@ def test_interpreted_kernels_agree_with_float64():
 
 POINTERS = {
     "out_ptr": "*bf16", "logits_ptr": "*bf16", "ids_ptr": "*i64", "flag_ptr": "*i32", "mask_ptr": "*i1", "words_ptr": "*i64",
-    "tags_ptr": "*i32", "arrived_ptr": "*i64", "done_ptr": "*i32", "starts_ptr": "*i64",
+    "tags_ptr": "*i32", "order_ptr": "*i32", "arrived_ptr": "*i64", "done_ptr": "*i32", "starts_ptr": "*i64",
 }  # fmt: skip
 INTEGERS = ("n_rows", "vocab", "piece", "chunks", "tokens_per_advantage", "tokens_per_unit", "n_tokens", "n_units", "n")
 LOGITS = ("out_ptr", "logits_ptr", "policy_ptr", "ref_ptr")

@@ -60,7 +60,7 @@ def laid_out(x: torch.Tensor, layout: str) -> torch.Tensor:
     if layout == "odd":  # contiguous, at an address that is no multiple of 16 bytes
         return torch.cat([x.new_zeros(1), x.flatten()])[1:].view(x.shape)
     step = 2 if layout == "strided" else 1
-    wide = torch.full((*x.shape[:-1], step * x.shape[-1] + 3), math.nan, dtype=x.dtype)
+    wide = x.new_full((*x.shape[:-1], step * x.shape[-1] + 3), math.nan)
     view = wide[..., 2 : 2 + step * x.shape[-1] : step]
     return view.copy_(x)
 

@@ -15,6 +15,9 @@ A row that is too long for one SM is shared by SHARERS programs, which hold a pi
 Copies move 16 aligned bytes (a group), where a row may start anywhere: a piece is framed by the 128-byte lines that it touches,
 and the elements of its first and last group, which it may share with its neighbours, are summed and stored one by one.
 
+Where a mask leaves rows out, each program takes its share of the rows that count, wherever those are, and then fills its share
+of the others with zeros.
+
 Written in Gluon (Triton's lower level), because Triton cannot name shared memory; NVIDIA sm_90 and later. Everything else
 uses the kernels of `vocab`, which share this one's mathematics through `row_math` and `token_math`.
 """

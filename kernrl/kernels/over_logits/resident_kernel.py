@@ -8,7 +8,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 
-from kernrl.kernels.over_logits.resident_rows import _frame, _group_end, _group_start, _row_inputs
+from kernrl.kernels.over_logits.resident_rows import _deal_rows, _frame, _group_end, _group_start, _row_at, _row_inputs
 from kernrl.kernels.over_logits.row_math import MOST_ODDS, at_least_lowest, gradient_coefficients, row_outputs
 from kernrl.kernels.over_tokens.token_math import load_token, log_ratio, token_loss
 
@@ -136,10 +136,29 @@ def _store_edge(
     gl.store(out_ptr + at, d.to(out_ptr.dtype.element_ty), mask=wanted)
 
 
+@gluon.jit
+def _store_zeros(out_ptr, head, end, cols, group, ALIGNED: gl.constexpr, CHUNK: gl.constexpr, GROUP: gl.constexpr):
+    """A piece that gets no gradient, from `head` to `end` of its frame."""
+    lo = _group_end(head, ALIGNED, GROUP)
+    hi = _group_start(end, ALIGNED, GROUP)
+    zeros = gl.full(cols.shape, 0.0, out_ptr.dtype.element_ty, cols.type.layout)
+    for start in range(0, hi, CHUNK):
+        at = start + cols
+        inside = at < hi
+        if not ALIGNED:
+            inside = inside & (at >= lo)
+        gl.store(out_ptr + at, zeros, mask=inside, eviction_policy="evict_first")
+    if not ALIGNED:  # the groups that are a neighbour's too
+        edge = gl.full(group.shape, 0.0, out_ptr.dtype.element_ty, group.type.layout)
+        at = head // GROUP * GROUP + group
+        gl.store(out_ptr + at, edge, mask=(at >= head) & (at < lo))
+        gl.store(out_ptr + hi + group, edge, mask=hi + group < end)
+
+
 @gluon.jit(do_not_specialize=["n_rows", "vocab", "piece", "tokens_per_advantage"])
 def _resident_kernel(
     out_ptr, logits_ptr, ids_ptr, flag_ptr, logp_ptr, entropy_ptr, g_ptr, mask_ptr, advantage_ptr, weight_ptr, count_ptr,
-    old_ptr, ref_ptr, correction_ptr, words_ptr, tags_ptr, n_rows, vocab, tokens_per_advantage, piece, scale,
+    old_ptr, ref_ptr, correction_ptr, words_ptr, tags_ptr, order_ptr, n_rows, vocab, tokens_per_advantage, piece, scale,
     inverse_temperature, weight_scale,
     clip_low, clip_high, delta, beta, correction_min, correction_max, entropy_coef, sapo_pos, sapo_neg,
     LOSS: gl.constexpr, KL: gl.constexpr, CORRECTION: gl.constexpr, ENTROPY_GRADIENT: gl.constexpr, ALIGNED: gl.constexpr,
@@ -154,6 +173,12 @@ def _resident_kernel(
     LINE: gl.constexpr = 8 * GROUP
     # How many of a piece's last chunks it may not fill: its frame moves, and the last piece of a row is shorter.
     RAGGED: gl.constexpr = 1 if ALIGNED and SHARERS == 1 else 2
+    step = gl.num_programs(0) // SHARERS
+    place = gl.program_id(0) // SHARERS
+    member = gl.program_id(0) % SHARERS
+    n_active = n_rows
+    if order_ptr is not None:  # before the chunks take their memory, which this works in
+        n_active = _deal_rows(order_ptr, mask_ptr, n_rows, place, step, num_warps)
     blocked: gl.constexpr = gl.BlockedLayout([1, GROUP], [32, 1], [num_warps, 1], [1, 0])
     lanes: gl.constexpr = gl.SliceLayout(1, blocked)
     flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, order=[1, 0])
@@ -163,19 +188,19 @@ def _resident_kernel(
     lane = gl.arange(0, CHUNK // GROUP, layout=lanes)
     cols = lane[:, None] * GROUP + gl.arange(0, GROUP, layout=gl.SliceLayout(0, blocked))[None, :]
 
-    step = gl.num_programs(0) // SHARERS
-    row = gl.program_id(0) // SHARERS
-    member = gl.program_id(0) % SHARERS
     tag = 0
     if SHARERS > 1:
-        tags_ptr += row
-        words_ptr += row * (4 * SHARERS)
+        tags_ptr += place
+        words_ptr += place * (4 * SHARERS)
         tag = gl.load(tags_ptr)
+    row = _row_at(place, n_active, n_rows, order_ptr)
+    next_row = _row_at(place + step, n_active, n_rows, order_ptr)
+    later_row = _row_at(place + 2 * step, n_active, n_rows, order_ptr)
     first = member * piece
     length = gl.minimum(piece, vocab - first)
     if ALIGNED:
         length = length // GROUP * GROUP  # itself; so the compiler knows
-    a, valid, active = _row_inputs(row, n_rows, vocab, ids_ptr, mask_ptr)
+    a, valid, active = _row_inputs(row, n_rows, vocab, ids_ptr)
     base, head = _frame(row, vocab, first, ALIGNED, LINE)
     limit = _group_end(head + length, ALIGNED, GROUP)
     for slot in range(SLOTS):
@@ -183,7 +208,7 @@ def _resident_kernel(
         async_copy.commit_group()
     z_a = gl.load(logits_ptr + row.to(gl.int64) * vocab + a, mask=active & valid, other=float("nan")).to(gl.float32)
     z_a = gl.where(active, z_a, 0.0)
-    next_a, next_valid, next_active = _row_inputs(row + step, n_rows, vocab, ids_ptr, mask_ptr)
+    next_a, next_valid, next_active = _row_inputs(next_row, n_rows, vocab, ids_ptr)
     c = -z_a * scale
     at_a = a - first + head  # the action within the frame
     here = valid & (a >= first) & (a < first + length)
@@ -195,13 +220,13 @@ def _resident_kernel(
         sums, moments = _accumulate(
             smem.index(chunk).load(blocked), sums, moments, scale, c, chunk, skip, lane, head, ALIGNED, GROUP
         )
-    while row < n_rows:
+    while place < n_active:
         ptr = logits_ptr + base
         end = head + length
         lo = _group_end(head, ALIGNED, GROUP)
         hi = _group_start(end, ALIGNED, GROUP)
         limit = _group_end(end, ALIGNED, GROUP)
-        next_base, next_head = _frame(row + step, vocab, first, ALIGNED, LINE)
+        next_base, next_head = _frame(next_row, vocab, first, ALIGNED, LINE)
         next_limit = _group_end(next_head + length, ALIGNED, GROUP)
         next_ptr = logits_ptr + next_base
         c = -z_a * scale
@@ -213,9 +238,10 @@ def _resident_kernel(
         if not ALIGNED:
             head_wanted = (head_at >= head) & (head % GROUP > 0)
             head_z = gl.load(ptr + head_at, mask=head_wanted & active, other=0.0)
-        next_row_ptr = logits_ptr + (row + step).to(gl.int64) * vocab
+        next_row_ptr = logits_ptr + next_row.to(gl.int64) * vocab
         next_z_a = gl.load(next_row_ptr + next_a, mask=next_active & next_valid, other=float("nan")).to(gl.float32)
-        later_a, later_valid, later_active = _row_inputs(row + 2 * step, n_rows, vocab, ids_ptr, mask_ptr)
+        far_row = _row_at(place + 3 * step, n_active, n_rows, order_ptr)  # whose number comes while this row is at work
+        later_a, later_valid, later_active = _row_inputs(later_row, n_rows, vocab, ids_ptr)
         advantage, weight, old, ref, correction = load_token(
             row, active, advantage_ptr, weight_ptr, count_ptr, old_ptr, ref_ptr, correction_ptr, tokens_per_advantage,
             weight_scale,
@@ -331,11 +357,22 @@ def _resident_kernel(
                 tail_z, target, tail_at, tail_at < end, of_action, at_action, scale, c, constant, slope, ENTROPY_GRADIENT
             )  # fmt: skip
 
-        row += step
+        place += step
+        row, next_row, later_row = next_row, later_row, far_row
         base, head = next_base, next_head
         at_a, valid, active, z_a, skip = next_at_a, next_valid, next_active, next_z_a, next_skip
         next_a, next_valid, next_active = later_a, later_valid, later_active
     async_copy.wait_group(0)
+    if order_ptr is not None:  # the rows that do not count
+        while place < n_rows:
+            row = gl.load(order_ptr + place)
+            base, head = _frame(row, vocab, first, ALIGNED, LINE)
+            _store_zeros(out_ptr + base, head, head + length, cols, group, ALIGNED, CHUNK, GROUP)
+            if member == 0:
+                gl.store(logp_ptr + row, 0.0)
+                gl.store(entropy_ptr + row, 0.0)
+                gl.store(g_ptr + row, 0.0)
+            place += step
     if SHARERS > 1:  # noqa: SIM102
         if member == 0:
             gl.store(tags_ptr, tag)  # every partner has read it: each took part in the first exchange

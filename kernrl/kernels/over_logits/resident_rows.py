@@ -1,4 +1,4 @@
-"""What the kernel of `resident` knows of a row before it reads it: its inputs, and where its pieces lie in memory."""
+"""What the kernel of `resident` knows of a row before it reads it: its number, its inputs, and where its pieces are."""
 
 # Triton's language is not Python's: pyright cannot follow it.
 # pyright: reportCallIssue=false, reportArgumentType=false, reportGeneralTypeIssues=false, reportAttributeAccessIssue=false
@@ -7,15 +7,48 @@
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
+barrier = getattr(gl, "barrier", None) or gl.thread_barrier  # as triton 3.6 calls it
+
 
 @gluon.jit
-def _row_inputs(row, n_rows, vocab, ids_ptr, mask_ptr):
-    """(action, whether it is in the vocabulary, whether the row counts); no row counts past the last one."""
+def _add(a, b):
+    return a + b
+
+
+@gluon.jit
+def _deal_rows(order_ptr, mask_ptr, n_rows, first, step, num_warps: gl.constexpr):
+    """Write a new order of the rows, those that count first, the others last. Programs take every `step`-th row of it, so
+    each has as many rows that count as any other, wherever those are. A program writes only the places that it will read:
+    `first` and every `step`-th after it. How many rows count."""
+    WIDE: gl.constexpr = 256 * num_warps
+    layout: gl.constexpr = gl.BlockedLayout([8], [32], [num_warps], [0])
+    before = 0  # how many rows count, of those seen so far
+    for start in range(0, n_rows, WIDE):
+        row = start + gl.arange(0, WIDE, layout=layout)
+        counts = (gl.load(mask_ptr + row, mask=row < n_rows, other=0) != 0).to(gl.int32)
+        found = before + gl.associative_scan(counts, 0, _add)
+        place = gl.where(counts != 0, found - 1, n_rows - 1 - row + found)  # the others from the end on
+        gl.store(order_ptr + place, row, mask=(row < n_rows) & (place % step == first))
+        before += gl.sum(counts, 0)
+    barrier()
+    return before
+
+
+@gluon.jit
+def _row_at(place, n_active, n_rows, order_ptr):
+    """The row at a place of the order; past the last that counts, a row that does not exist."""
+    row = place
+    if order_ptr is not None:
+        row = gl.load(order_ptr + place, mask=place < n_active, other=n_rows)
+    return row
+
+
+@gluon.jit
+def _row_inputs(row, n_rows, vocab, ids_ptr):
+    """(action, whether it is in the vocabulary, whether there is such a row)."""
     active = row < n_rows
     a = gl.load(ids_ptr + row, mask=active, other=0)
     valid = (a >= 0) & (a < vocab)
-    if mask_ptr is not None:
-        active = active & (gl.load(mask_ptr + row, mask=active, other=0) != 0)
     return gl.where(valid, a, 0).to(gl.int32), valid, active
 
 

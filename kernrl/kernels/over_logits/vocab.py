@@ -120,7 +120,8 @@ def vocab_loss(
     if launch.variant.kernel is _loss_kernel:
         launch(*tensors)
     else:
-        launch(*tensors, *resident.exchange(launch.variant, device))
+        order = None if tokens.mask is None else torch.empty_like(tokens.ids, dtype=torch.int32)
+        launch(*tensors, *resident.exchange(launch.variant, device), order)
     return results
 
 
