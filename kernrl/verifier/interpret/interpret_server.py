@@ -29,7 +29,14 @@ from kernrl.verifier.interpret.interpreter import Case, Unable, interpret_cases
 from kernrl.verifier.interpret.output_memory import OutputMemory
 from kernrl.verifier.interpret.profile import overflowing, profile_plan, uncovered
 from kernrl.verifier.judge.compare import differ
-from kernrl.verifier.judge.decoys import authored_launches, function_names, idle_launches, telling
+from kernrl.verifier.judge.decoys import (
+    BOUND_FILLS,
+    authored_launches,
+    function_names,
+    idle_launches,
+    telling,
+    without_bounds,
+)
 from kernrl.verifier.judge.draws import Draw
 from kernrl.verifier.judge.inputs import POISONS, TaskInputs
 from kernrl.verifier.judge.reasons import decoy_reason
@@ -294,7 +301,21 @@ def _decoys(plan: Plan, drawn: DrawnInputs, precision: str, cpu_s: float) -> lis
     looks = itertools.product(telling(drawn.draws)[:2], (1.0, 64.0, 2.0**-10))
     scaled = ((drawn.scaled(i, factor), drawn.draws[i].own and factor == 1.0) for i, factor in looks)
     conditions = ((tensors, own, poison) for tensors, own in scaled for poison in (0, 0x3C))
-    return function_names(plan, idle_launches(authored_launches(plan), conditions, unchanged))
+    idle = idle_launches(authored_launches(plan), conditions, unchanged)
+
+    def is_bound(launches: list[int]) -> list[bool]:
+        left = [(i, poison) for i in launches for poison in BOUND_FILLS]
+        tensors = drawn.scaled(telling(drawn.draws)[0], 1.0)
+        cases = [Case(tensors, poison=poison, skip=i) for i, poison in [(None, BOUND_FILLS[-1]), *left]]
+        whole, *found = _each(plan, cases, cpu_s - clock.seconds)
+        return [
+            not isinstance(far, Rejection)
+            and not _same(whole, far, precision, finite=False)
+            and _same(near, far, precision, finite=False)
+            for near, far in zip(found[::2], found[1::2], strict=True)
+        ]
+
+    return function_names(plan, without_bounds(plan, idle, is_bound))
 
 
 def _each(plan: Plan, cases: Sequence[Case], cpu_s: float) -> list[list[torch.Tensor] | Rejection]:

@@ -4,6 +4,11 @@ Only finite inputs show that a launch matters: an infinity turns `0 · y` into N
 it never chooses otherwise. Numbers that overflow have the same effect, so on inputs that are scaled, or changed by a regime,
 only elements count that are finite in both outputs. On the task's own inputs all elements count, since NaN and infinity must
 then be where the reference has them (a kernel that masks by -inf does nothing else).
+
+The maximum that a softmax subtracts changes no output either, as long as the exponentials stay in range, and behind a norm they
+always do. So a kernel that takes a maximum or a minimum is asked more: whether outputs change where its result is a number near
+the end of the range (`BOUND_FILLS`). There the exponentials of an honest answer are all 0, or all infinite, for one such number
+as for another. What only adds a share of the result that rounds away otherwise gives another output for each of them.
 """
 
 from __future__ import annotations
@@ -12,9 +17,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from kernrl.verifier.judge.draws import Draw
-from kernrl.verifier.plan.plan import LaunchNode, Plan
+from kernrl.verifier.plan.plan import LaunchNode, Node, Plan
+from kernrl.verifier.plan.ttir import takes_extreme
 
 T = TypeVar("T")
+
+BOUND_FILLS = (0x6B, 0x7B)
+"""Bytes that fill memory with large finite numbers: 2.8e26 and 1.3e36 as float32 and bfloat16, 3,800 and 61,000 as float16."""
 
 
 def authored_launches(plan: Plan) -> list[int]:
@@ -43,6 +52,23 @@ def idle_launches(
         if not left:
             return []
     return left
+
+
+def without_bounds(plan: Plan, idle: Sequence[int], is_bound: Callable[[list[int]], Sequence[bool]]) -> list[int]:
+    """Those launches that seem idle, less those whose maximum keeps exponentials in range.
+
+    `is_bound(launches)` says for each whether the outputs, all elements of them, change in memory of `BOUND_FILLS` when it
+    alone is left out, and to the same for both.
+    """
+    extremes = [i for i in idle if _takes_extreme(plan, plan.nodes[i])]
+    if not extremes:
+        return list(idle)
+    bounds = {launch for launch, bound in zip(extremes, is_bound(extremes), strict=True) if bound}
+    return [i for i in idle if i not in bounds]
+
+
+def _takes_extreme(plan: Plan, node: Node) -> bool:
+    return isinstance(node, LaunchNode) and any(takes_extreme(plan.kernels[v.kernel].ttir) for v in node.variants)
 
 
 def function_names(plan: Plan, launches: Iterable[int]) -> list[str]:

@@ -108,7 +108,7 @@ class Judge:
             else:
                 pending.append(_Pending(record, kept, row, shown, kept.answers[row].levels, kept.tolerances[row]))
         beyond = self._beyond(pending)
-        again = [one for one in beyond if one.kept.lacks_runs(one.row)]
+        again = [one for one in beyond if one.kept.lacks_runs(one.row, one.record["excess"])]
         for one in again:
             reference = self._reference(task, precision, one.record["input_set"])
             one.levels, one.tolerances = one.kept.with_all_runs(one.row, reference, self.clock)

@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 from kernrl.tasks.task import FULL, InputSet, Task
 from kernrl.verifier.base.compat import called_directly
 from kernrl.verifier.base.nested import flatten
-from kernrl.verifier.base.precision import policy_flags
+from kernrl.verifier.base.precision import COMPUTE_DTYPE, policy_flags
 from kernrl.verifier.judge import input_ranges, structure
 from kernrl.verifier.judge.compare import Inputs, error_figures, first_wrong
 from kernrl.verifier.judge.draws import Draw
@@ -162,7 +162,10 @@ def _rehearsed(task: Task, input_set: InputSet, precision: str, device: str, sli
         wide = live.now - output
         live.restart()
         answer = reference.answer(Inputs.OWN)
-        answering, kept = live.peak - output, live.now - output - wide
+        kept = live.now - output - wide
+        if COMPUTE_DTYPE[precision].itemsize == 2:
+            reference.with_other_roundings(answer)
+        answering = live.peak - output
         live.restart()
         before = live.now
         for y, truth, level in zip(shown, answer.truth, answer.levels, strict=False):

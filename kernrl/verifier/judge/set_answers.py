@@ -3,6 +3,9 @@
 The errors of other admissible programs (`truth.py`'s modelled runs) are found out only for outputs that are further off than
 eager's error allows: they can only allow more, and most outputs are far inside. Every output is held against eager's error
 first, and then against all, so that no verdict depends on which outputs were judged before.
+
+Under 16-bit policies, such runs are made of a regime's draw alone, and raise no other draw's tolerance: the task's own inputs
+are always held against eager's error.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from kernrl.verifier.base.clock import Clock
 from kernrl.verifier.judge.compare import ErrorLevel, Inputs, Tolerance, plain_level, tolerances_for
 from kernrl.verifier.judge.draws import Draw
 from kernrl.verifier.judge.regimes import NOMINAL, TIMED
-from kernrl.verifier.judge.truth import Answer, ReferenceAnswers
+from kernrl.verifier.judge.truth import MOST_LUCK, Answer, ReferenceAnswers
 
 
 def _kind(draw: Draw) -> Inputs:
@@ -32,6 +35,8 @@ class SetAnswers:
     tolerances: list[list[Tolerance]] = field(default_factory=list)
     _whole: list[list[ErrorLevel]] = field(default_factory=list)
     """Error levels of all modelled runs, for the first draws."""
+    _alone: dict[int, list[ErrorLevel]] = field(default_factory=dict)
+    """Of a 16-bit policy, by draw: error levels of runs with other roundings."""
 
     @property
     def nbytes(self) -> int:
@@ -48,15 +53,29 @@ class SetAnswers:
         while len(self.tolerances) < len(levels):
             self.tolerances.append(self._tolerances(levels, len(self.tolerances)))
 
-    def lacks_runs(self, row: int) -> bool:
-        """Whether modelled runs that have not been made could raise a draw's tolerances."""
+    def lacks_runs(self, row: int, excess: float = 1.0) -> bool:
+        """Whether modelled runs that have not been made could raise a draw's tolerances, by so much."""
+        if self._half:
+            return not self.answers[row].modelled and excess <= MOST_LUCK
         return not all(answer.modelled for answer in self.answers[: self._count(row)])
 
     def with_all_runs(self, row: int, reference: ReferenceAnswers, clock: Clock) -> tuple[list[ErrorLevel], list[Tolerance]]:
         """A draw's error levels and tolerances after all modelled runs."""
+        if self._half:
+            if row not in self._alone:
+                with clock.at("draw"):
+                    reference.inputs.draw(self.draws[row])
+                self._alone[row] = reference.with_other_roundings(self.answers[row])
+            levels = [answer.levels for answer in self.answers]
+            levels[row] = self._alone[row]
+            return self._alone[row], self._tolerances(levels, row)
         for i in range(len(self._whole), self._count(row)):
             self._whole.append(_whole_levels(self.draws[i], self.answers[i], reference, clock))
         return self._whole[row], self._tolerances(self._whole, row)
+
+    @property
+    def _half(self) -> bool:
+        return any(level.precision in ("bf16", "fp16") for answer in self.answers for level in answer.levels)
 
     def _tolerances(self, levels: list[list[ErrorLevel]], row: int) -> list[Tolerance]:
         return tolerances_for(levels[: self._count(row)], self._nominal)[row]

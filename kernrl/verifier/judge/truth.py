@@ -8,7 +8,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -21,9 +21,10 @@ from kernrl.verifier.base.compat import called_directly, normalisations
 from kernrl.verifier.base.float64_mode import narrow_dtypes, widened_call
 from kernrl.verifier.base.nested import flatten, rebuild
 from kernrl.verifier.base.precision import COMPUTE_DTYPE, UNIT_ROUNDOFF, cast_module, is_float8, policy_flags, widened
-from kernrl.verifier.judge.compare import ErrorLevel, Inputs, error_level, level_figures
+from kernrl.verifier.judge.compare import ErrorLevel, Inputs, error_figures, error_level, level_figures
 from kernrl.verifier.judge.discontinuities import Jumps, may_jump, slack
 from kernrl.verifier.judge.inputs import TaskInputs, bind
+from kernrl.verifier.judge.other_roundings import OtherRoundings
 from kernrl.verifier.judge.slices import Slices, StateWatch
 
 log = logging.getLogger(__name__)
@@ -42,6 +43,13 @@ FEW_ERRORS, MOST_RUNS = 32, 8
 
 RERUN_BYTES = 16 << 20
 """Larger outputs (all of them, in float64) are modelled once, which bounds memory and time."""
+
+OTHER_ROUNDINGS, MOST_LUCK = 8, 4.0
+"""Runs of a 16-bit policy with other roundings than eager's, and how many times eager's error theirs counts as at most: beyond
+that a result that explodes in one of them would accept anything."""
+
+LOST_SHARE = 0.5
+"""Share of the truth's spread from which eager's RMS error leaves a 16-bit answer nothing to be held against."""
 
 SERIAL_SHARE = 0.35
 """Error of a sequential sum of n numbers, in roundoffs times √n: a random walk of partial sums (1/√6 for numbers of random
@@ -182,6 +190,7 @@ _IN_STEPS = frozenset((
     *("log_sigmoid", "celu", "selu", "softsign", "tanhshrink", "sinh", "cosh"),
 ))  # fmt: skip
 """Kernels write them as several operations, each with a rounding."""
+_AVERAGES = ("avg_pool", "_adaptive_avg_pool")
 _SUMS = frozenset(("sum", "mean", "var", "var_mean", "std", "linalg_vector_norm", "logsumexp"))
 
 
@@ -212,6 +221,12 @@ def _kind(func: Any) -> _Kind:
         (STEP_ROUNDOFFS if stem in _IN_STEPS else 1.0) if rounds else 0.0,
         may_jump(name),
     )
+
+
+def _rounds(func: Any) -> bool:
+    """Whether an operator computes new numbers, and does not only move or choose among what it is given."""
+    kind = _kind(func)
+    return bool(kind.roundings or kind.operands or kind.parts) or kind.name in _SUMS or kind.name.startswith(_AVERAGES)
 
 
 @called_directly
@@ -379,7 +394,7 @@ class ReferenceAnswers:
         """How the float64 run is cut; None, from the first run on, where the module does not go with it."""
         self._wide = _Copy(inputs, torch.float64)
         self._models = COMPUTE_DTYPE[inputs.precision].itemsize == 4
-        """Whether rounding is modelled: 16-bit policies need no model of it."""
+        """Whether rounding is modelled on every draw; under 16-bit policies, `with_other_roundings` does it for some."""
 
     @functools.cached_property
     def _rounded(self) -> _Copy:
@@ -421,7 +436,36 @@ class ReferenceAnswers:
                 level_figures(y, e, precision, modelled=[run[i] for run in rounded])
                 for i, (y, e) in enumerate(zip(truth, eager, strict=True))
             ]
-        return Answer(truth, [], [y.dtype for y in eager], len(self.inputs.statistics), modelled=not self._models), figures
+        modelled = not self._models and kind is Inputs.OWN
+        return Answer(truth, [], [y.dtype for y in eager], len(self.inputs.statistics), modelled=modelled), figures
+
+    def with_other_roundings(self, answer: Answer) -> list[ErrorLevel]:
+        """The error levels of `answer`, of the numbers that the inputs hold now, where eager's errors may be small by luck.
+
+        Inputs of a regime may leave less spread than 16 bits have digits: what a norm gives of a nearly constant row is then
+        its rounding. Eager may happen to round the row to one number, and says little about an equally good program. So its
+        error counts as at least that of runs with the same roundings on other grids, within `MOST_LUCK`. Only where its RMS is
+        half of the truth's spread or more: a constant passes there for all that RMS can tell.
+        """
+        found = [[level.rms, level.max, level.relative_rms] for level in answer.levels]
+        lost = [i for i, pair in enumerate(zip(answer.truth, answer.levels, strict=True)) if _without_digits(*pair)]
+        rounded = _Copy(self.inputs, torch.float32) if lost else None  # seldom needed, and not kept
+        for _ in range(OTHER_ROUNDINGS if rounded else 0):
+            assert rounded
+            with self._clock.at("rounded"), policy_flags("fp32"):
+                mode = OtherRoundings(COMPUTE_DTYPE[self.inputs.precision], _rounds)
+                run = rounded.run_in_slices(self.slices, mode, lambda: True) if self.slices else None
+                run = run or rounded.run(None, mode, wide=False)
+            for i in lost:
+                figures = error_figures(run[i], answer.truth[i], answer.levels[i]).tolist()[:3]
+                if all(map(math.isfinite, figures)):
+                    found[i] = [max(a, b) for a, b in zip(found[i], figures, strict=True)]
+            del run  # before the next one is made
+        levels = []
+        for level, (rms, largest, relative) in zip(answer.levels, found, strict=True):
+            most = {"rms": min(rms, MOST_LUCK * level.rms), "max": min(largest, MOST_LUCK * level.max)}
+            levels.append(replace(level, **most, relative_rms=min(relative, MOST_LUCK * level.relative_rms)))
+        return levels
 
     def _whole(self, kind: Inputs, truth: list[Tensor], jumps: Jumps) -> Answer:
         precision = self.inputs.precision
@@ -469,6 +513,13 @@ class ReferenceAnswers:
             return self._rounded.run(lambda x: _perturbed(x, PERTURBATION_ROUNDOFFS * u), mode)
 
 
+def _without_digits(truth: Tensor, level: ErrorLevel) -> bool:
+    """Whether eager's error is as large as what the truth has to tell. True of tensors without contents, to plan for most."""
+    if level.nonfinite is not None or not truth.is_floating_point() or truth.numel() < 2:
+        return False
+    return truth.is_meta or level.rms >= LOST_SHARE * float(truth.std(correction=0))
+
+
 def _more_runs(truth: list[Tensor], rounded: list[list[Tensor]]) -> int:
     """How often outputs are modelled again: of a few errors, chance decides how large they are."""
     pairs = [(y, x) for run in rounded for y, x in zip(truth, run, strict=True) if y.numel() and y.is_floating_point()]
@@ -506,13 +557,14 @@ class _Copy:
         self._state = {k: v.to(dtype, copy=True) if v.is_floating_point() else v.clone() for k, v in inputs.state.items()}
         bind(self._module, self._state)
 
-    def run(self, change: Callable[[Tensor], Tensor] | None, mode: Exact) -> list[Tensor]:
-        """Outputs on the inputs' current numbers, after `change`, if any, has been applied to each tensor."""
+    def run(self, change: Callable[[Tensor], Tensor] | None, mode: TorchDispatchMode, *, wide: bool = True) -> list[Tensor]:
+        """Outputs on the inputs' current numbers, after `change`, if any, has been applied to each tensor; float64 if
+        `wide`."""
         self._take_state(change)
-        outputs = self._call([self._leaf(x, change) for x in flatten(self._inputs.arguments)], mode)
+        outputs = self._call([self._leaf(x, change) for x in flatten(self._inputs.arguments)], mode, wide=wide)
         return outputs + [self._state[name].clone() for name in self._inputs.statistics]
 
-    def run_in_slices(self, slices: Slices, mode: Exact, goes_on: Callable[[], bool]) -> list[Tensor] | None:
+    def run_in_slices(self, slices: Slices, mode: TorchDispatchMode, goes_on: Callable[[], bool]) -> list[Tensor] | None:
         """The outputs of `run` without a change, made slice by slice.
 
         None where the module does not take a slice or keeps something for the next one, or `goes_on` says no after one.
@@ -538,10 +590,10 @@ class _Copy:
         for name, tensor in self._state.items():
             tensor.copy_(change(self._inputs.state[name]) if change else self._inputs.state[name])
 
-    def _call(self, leaves: list[Any], mode: Exact) -> list[Tensor]:
+    def _call(self, leaves: list[Any], mode: TorchDispatchMode, *, wide: bool = True) -> list[Tensor]:
         with torch.no_grad(), default_dtype(self._dtype, self._inputs.device), mode:
             found = flatten(self._module(*rebuild(self._inputs.arguments, leaves)))
-        return [widened(y) for y in found if isinstance(y, Tensor)]
+        return [widened(y) if wide else y for y in found if isinstance(y, Tensor)]
 
     def _leaf(self, x: Any, change: Callable[[Tensor], Tensor] | None) -> Any:
         if not isinstance(x, Tensor):

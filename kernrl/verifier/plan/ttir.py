@@ -110,6 +110,7 @@ def forget() -> None:
     _parsed.cache_clear()
     _accessed.cache_clear()
     access.cache_clear()
+    takes_extreme.cache_clear()
 
 
 def _parse(text: str) -> Function:
@@ -290,6 +291,23 @@ def _access(function: Function, pointers: frozenset[int]) -> Access:
         if op.name == "tt.int_to_ptr":
             raise TtirError("a pointer is made from an integer")
     return Access(frozenset(reads), frozenset(writes))
+
+
+_EXTREMES = frozenset(f"arith.{n}" for n in ("maxnumf", "maximumf", "minnumf", "minimumf", "cmpf"))
+_ATOMIC_EXTREMES = re.compile(r" (?:max|min|umax|umin),")
+
+
+@functools.lru_cache(maxsize=512)
+def takes_extreme(text: str) -> bool:
+    """Whether a kernel takes a maximum or a minimum of floats: in a reduction, in a loop, or by atomics."""
+    try:
+        function = parse(text)
+    except TtirError:
+        return False
+    within = [r for op in function.walk() if op.name in ("tt.reduce", "scf.for", "scf.while") for r in op.regions]
+    if any(op.name in _EXTREMES for region in within for op in walk(region)):
+        return True
+    return any(op.name == "tt.atomic_rmw" and _ATOMIC_EXTREMES.match(op.text) for op in function.walk())
 
 
 def _tested_for_null(function: Function) -> set[int]:

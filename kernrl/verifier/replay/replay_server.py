@@ -24,7 +24,7 @@ from kernrl.verifier.base.gpu_memory_limit import limit_gpu_memory
 from kernrl.verifier.base.precision import policy_flags
 from kernrl.verifier.base.shared_memory import SharedMemory
 from kernrl.verifier.judge.compare import differ
-from kernrl.verifier.judge.decoys import function_names, idle_launches, telling
+from kernrl.verifier.judge.decoys import BOUND_FILLS, function_names, idle_launches, telling, without_bounds
 from kernrl.verifier.judge.inputs import POISONS, TaskInputs
 from kernrl.verifier.replay import timing
 from kernrl.verifier.replay.compiled_reference import MODES, CompiledReference, warm_up
@@ -209,21 +209,38 @@ class ReplayServer:
             poison, own = condition
             return self._unchanged(runner, launches, poison, finite=not own)
 
-        return function_names(runner.plan, idle_launches(runner.authored, conditions(), unchanged))
+        def is_bound(launches: list[int]) -> list[bool]:
+            inputs.draw(drawn)
+            whole = self._outputs(runner, None, BOUND_FILLS[-1])
+            changed: list[Tensor] = []
+            for launch in launches:
+                near, far = (self._outputs(runner, launch, poison) for poison in BOUND_FILLS)
+                changed.append(self._differ(whole, far, finite=False) & ~self._differ(near, far, finite=False))
+            return torch.stack(changed).tolist()
+
+        idle = idle_launches(runner.authored, conditions(), unchanged)
+        return function_names(runner.plan, without_bounds(runner.plan, idle, is_bound))
 
     def _unchanged(self, runner: Runner, launches: Sequence[int], poison: int, *, finite: bool) -> list[bool]:
         """For each launch, whether the outputs (their elements that are `finite`) are the same without it, in such memory."""
-        outputs = []
-        for skip in (None, *launches):
-            runner.prepare(poison)
-            with policy_flags(self.job.precision), torch.no_grad():
-                runner.run(skip=skip)
-            outputs.append([y.clone() for y in runner.outputs()])
-        # by value, not by bits: a result that is multiplied by zero, or rounded away, can still change the sign of a zero
-        whole, precision = outputs[0], self.job.precision
-        pairs = [zip(whole, one, strict=True) for one in outputs[1:]]
-        changed = [torch.stack([differ(a, b, precision, finite=finite) for a, b in of_one]).any() for of_one in pairs]
+        whole = self._outputs(runner, None, poison)
+        changed = [self._differ(whole, self._outputs(runner, launch, poison), finite=finite) for launch in launches]
         return [not differs for differs in torch.stack(changed).tolist()]
+
+    def _outputs(self, runner: Runner, skip: int | None, poison: int) -> list[Tensor]:
+        """The outputs without a launch, in memory of such bytes."""
+        runner.prepare(poison)
+        with policy_flags(self.job.precision), torch.no_grad():
+            runner.run(skip=skip)
+        return [y.clone() for y in runner.outputs()]
+
+    def _differ(self, some: Sequence[Tensor], others: Sequence[Tensor], *, finite: bool) -> Tensor:
+        """Whether any output differs: a 0-dim bool, without a sync.
+
+        By value, not by bits: a result that is multiplied by zero, or rounded away, can still change the sign of a zero.
+        """
+        pairs = zip(some, others, strict=True)
+        return torch.stack([differ(a, b, self.job.precision, finite=finite) for a, b in pairs]).any()
 
     # --- timing --------------------------------------------------------------------------------------------------
 

@@ -7,9 +7,10 @@ import math
 import torch
 
 from kernrl.verifier.judge.compare import differ
-from kernrl.verifier.judge.decoys import idle_launches, telling
+from kernrl.verifier.judge.decoys import idle_launches, telling, without_bounds
 from kernrl.verifier.judge.draws import Draw
 from kernrl.verifier.judge.reasons import worst_of, wrong_reason
+from kernrl.verifier.plan.plan import KernelSource, LaunchNode, Plan, Variant
 
 MATTERS = {"small": {1}, "large": {2, 3}}
 """Condition → launches that change something under it."""
@@ -33,6 +34,28 @@ def test_the_search_ends_when_nothing_is_left() -> None:
 
     assert idle_launches([2, 3], conditions(), lambda condition, launches: [False] * len(launches)) == []
     assert idle_launches([], conditions(), lambda condition, launches: []) == []
+
+
+def test_only_kernels_that_take_a_maximum_are_asked_whether_they_bound_anything() -> None:
+    reduces = "\n".join((
+        "module {", "tt.func public @k(%x: tensor<8xf32>) attributes {noinline = false} {",
+        '%0 = "tt.reduce"(%x) <{axis = 0 : i32}> ({', "^bb0(%a: f32, %b: f32):", "%1 = arith.NAME %a, %b : f32",
+        "tt.reduce.return %1 : f32", "}) : (tensor<8xf32>) -> f32", "tt.return", "}", "}",
+    ))  # fmt: skip
+    texts = [reduces.replace("NAME", name) for name in ("maxnumf", "addf", "minnumf", "maxsi")]
+    kernels = tuple(KernelSource(name, text, {}, {}, 4, 3) for name, text in zip("abcd", texts, strict=True))
+    nodes = tuple(LaunchNode((Variant(i, (1, 1, 1), {}),)) for i in range(4))
+    plan = Plan("small", (), (), nodes, (), kernels)
+    asked: list[int] = []
+
+    def is_bound(launches: list[int]) -> list[bool]:
+        asked.extend(launches)
+        return [launch == 0 for launch in launches]
+
+    assert without_bounds(plan, [0, 1, 2, 3], is_bound) == [1, 2, 3]
+    assert asked == [0, 2]
+    assert without_bounds(plan, [1, 3], is_bound) == [1, 3]
+    assert asked == [0, 2], "nothing is run where no kernel takes a maximum"
 
 
 def test_a_wrong_output_is_told_by_its_worst_element() -> None:

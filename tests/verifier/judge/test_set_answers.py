@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from kernrl.verifier.judge.compare import Inputs, error_figures, excess, toleran
 from kernrl.verifier.judge.draws import Draw, schedule, spot_draws
 from kernrl.verifier.judge.inputs import TaskInputs
 from kernrl.verifier.judge.judge_server import Judge
+from kernrl.verifier.judge.other_roundings import OtherRoundings
 from kernrl.verifier.judge.set_answers import SetAnswers
 from kernrl.verifier.judge.truth import Answer, ReferenceAnswers
 
@@ -163,3 +165,84 @@ def test_answers_of_a_set_are_read_together(precision: str, monkeypatch: pytest.
         monkeypatch.setattr(torch.Tensor, name, lambda self, name=name: pytest.fail(f"{name} waits for the GPU"))
     SetAnswers().add(DRAWS, reference, Clock())
     assert len(read) == 1
+
+
+NARROW = """
+import torch
+from torch import nn
+import torch.nn.functional as F
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mix = nn.Linear(3, 8)
+
+    def forward(self, x):
+        return F.layer_norm(self.mix(torch.sin(x.softmax(-1))).movedim(-1, 1), (40,))
+
+def get_inputs():
+    return [torch.randn(16, 40, 3)]
+
+def get_init_inputs():
+    return []
+"""
+"""At small inputs, shares are so alike that 16 bits leave a norm nothing but their rounding."""
+SEEDS = range(12)
+
+
+def fused(inputs: TaskInputs, eps: float = 1e-5) -> torch.Tensor:
+    """`NARROW` in two kernels around a product of the library, with one rounding for each."""
+    (x,), mix = inputs.arguments, inputs.module.get_submodule("mix")
+    assert isinstance(mix, torch.nn.Linear)
+    y = torch.nn.functional.linear(torch.sin(x.float().softmax(-1)).bfloat16(), mix.weight, mix.bias)
+    return torch.nn.functional.layer_norm(y.float().movedim(-1, 1), (40,), eps=eps).bfloat16()
+
+
+@pytest.fixture
+def same_lots() -> None:
+    random.seed(3)
+
+
+@pytest.mark.usefixtures("same_lots")
+def test_eager_may_be_near_by_luck_where_sixteen_bits_leave_no_spread(monkeypatch: pytest.MonkeyPatch) -> None:
+    task, inputs = Task("t", NARROW), TaskInputs(Task("t", NARROW), InputSet(FULL), "bf16", "cpu")
+
+    def excesses(eps: float) -> list[float]:
+        found = []
+        for seed in SEEDS:
+            draws = [Draw(FULL, "nominal", seed), Draw(FULL, "small", 100 + seed)]
+            with torch.no_grad():
+                inputs.draw(draws[1])
+                outputs = [[fused(inputs, eps)]]
+            found.append(Judge("cpu").compare(task, "bf16", draws, [1], outputs)[0]["excess"])
+        return found
+
+    assert max(excesses(1e-5)) <= 1
+    assert min(excesses(1e-13)) > 1, "a wrong epsilon magnifies more than rounding"
+    monkeypatch.setattr(truth, "OTHER_ROUNDINGS", 0)
+    assert max(excesses(1e-5)) > 1
+
+
+def test_other_roundings_count_on_a_regimes_draw_alone() -> None:
+    draws = [Draw(FULL, regime, 5) for regime in ("nominal", "small", "offset")]
+    kept, reference = SetAnswers(), ReferenceAnswers(TaskInputs(Task("t", NARROW), InputSet(FULL), "bf16", "cpu"))
+    kept.add(draws, reference, Clock())
+    before = list(kept.tolerances)
+    assert [kept.lacks_runs(row) for row in range(3)] == [False, True, True]
+    assert not kept.lacks_runs(1, truth.MOST_LUCK + 1), "no run could allow so much"
+    (level,), (bound,) = kept.with_all_runs(1, reference, Clock())
+    (eager,) = kept.answers[1].levels
+    assert eager.rms <= level.rms <= truth.MOST_LUCK * eager.rms
+    assert before[1][0].rms <= bound.rms <= truth.MOST_LUCK * before[1][0].rms
+    assert kept.with_all_runs(1, reference, Clock())[1] == [bound], "every candidate is held against the same"
+    assert kept.tolerances == before
+
+
+def test_roundings_on_another_grid_keep_equal_numbers_equal() -> None:
+    x = torch.randn(64).repeat(3, 1)
+    with OtherRoundings(torch.bfloat16, lambda func: func is torch.ops.aten.mul.Tensor):
+        moved, copied = x * 1.0, x.clone()
+    assert torch.equal(copied, x)
+    assert torch.equal(moved, moved[:1].expand(3, -1))
+    assert 0 < ((moved - x) / x).abs().max() <= 2.0**-8
+    assert not torch.equal(moved, x.bfloat16().float())

@@ -241,6 +241,32 @@ def test_text_that_cannot_be_read_is_assumed_to_write_everything():
     assert {0, 1, 2} <= ttir.access("nonsense").writes
 
 
+@pytest.mark.parametrize(
+    ("body", "takes"),
+    [
+        ("tl.store(b, tl.max(v, 0))", True),
+        ("tl.store(b, tl.max(v, 0, return_indices=True)[0])", True),
+        ("for j in range(0, n):\n        v = tl.minimum(v, tl.load(a + j))\n    tl.store(b + i, v)", True),
+        ("tl.atomic_max(b, tl.sum(v, 0))", True),
+        ("tl.store(b, tl.sum(tl.maximum(v, 0.0), 0))", False),
+        ("tl.atomic_add(b, tl.sum(v, 0))", False),
+    ],
+)
+def test_a_kernel_takes_a_maximum_in_a_reduction_a_loop_or_by_atomics(body: str, takes: bool) -> None:
+    source = f"""
+@triton.jit
+def k(a, b, n, B: tl.constexpr):
+    i = tl.arange(0, B)
+    v = tl.load(a + i)
+    {body}
+"""
+    assert ttir.takes_extreme(ir_of(source, "k[(1,)](x, y, x.shape[0], B=64)")) == takes
+
+
+def test_text_that_cannot_be_read_takes_no_maximum() -> None:
+    assert not ttir.takes_extreme("nonsense")
+
+
 GEMM = """
 @triton.jit
 def k(a, b, c, M, N, K, B: tl.constexpr):

@@ -323,7 +323,9 @@ class OneLaunch:
     """A plan of one launch whose output is `z` where `y` stays below a bound, on the CPU."""
 
     authored = (0,)
-    plan = SimpleNamespace(nodes=[LaunchNode((Variant(0, (1, 1, 1), {}),))], kernels=[SimpleNamespace(function="beside")])
+    plan = SimpleNamespace(
+        nodes=[LaunchNode((Variant(0, (1, 1, 1), {}),))], kernels=[SimpleNamespace(function="beside", ttir="")]
+    )
 
     def __init__(self, inputs: Any, skipped: list[int]) -> None:
         self.inputs, self.skipped, self.choice = inputs, skipped, [0]
@@ -351,3 +353,47 @@ def test_numbers_that_overflow_are_no_work(gpu: MadeUpGpu) -> None:
     assert gpu.replay.check([0]).decoys == []
     assert not skipped, "numbers that are no numbers tell nothing of a launch: another draw is waited for"
     assert gpu.replay.check([1]).decoys == ["beside"]
+
+
+class Bound:
+    """A softmax in two launches on the CPU, of which the first finds the maximum; or one that only seems to use it."""
+
+    authored = (0, 1)
+
+    def __init__(self, inputs: Any, used: Callable[[Tensor, Tensor], Tensor]) -> None:
+        self.inputs, self.used, self.choice = inputs, used, [0, 0]
+        kernels = [SimpleNamespace(function=name, ttir=name) for name in ("row_max", "shares")]
+        self.plan = SimpleNamespace(nodes=[LaunchNode((Variant(i, (1, 1, 1), {}),)) for i in range(2)], kernels=kernels)
+
+    def variants(self, node: int) -> int:
+        return 1
+
+    def prepare(self, poison: int) -> None:
+        self.blank = torch.full((4 * 16,), poison, dtype=torch.uint8).view(torch.float32)
+
+    def run(self, *, skip: int | None = None) -> None:
+        x = torch.nn.functional.layer_norm(self.inputs.x, (16,))
+        top = self.blank[:1] if skip == 0 else x.amax(keepdim=True)
+        self.made = self.blank if skip == 1 else self.used(x, top)
+
+    def outputs(self) -> list[torch.Tensor]:
+        return [self.made]
+
+
+@pytest.mark.parametrize(
+    ("used", "decoys"),
+    [
+        (lambda x, top: (x - top).exp() / (x - top).exp().sum(), []),
+        (lambda x, top: top + (x - top).exp().sum().log(), []),
+        (lambda x, top: x.exp() + 0.0 * top, ["row_max"]),
+        (lambda x, top: x.exp() + 1e-30 * top, ["row_max"]),
+    ],
+    ids=["softmax", "logsumexp", "times zero", "rounded away"],
+)
+def test_a_maximum_that_keeps_exponentials_in_range_is_work(
+    gpu: MadeUpGpu, monkeypatch: pytest.MonkeyPatch, used: Callable[[Tensor, Tensor], Tensor], decoys: list[str]
+) -> None:
+    monkeypatch.setattr("kernrl.verifier.judge.decoys.takes_extreme", lambda ttir: ttir == "row_max")
+    gpu.runner = lambda inputs: Bound(inputs, used)
+    gpu.begins("a", decoys=True, draws=[Draw("small", "nominal", 1)])
+    assert gpu.replay.check([0]).decoys == decoys

@@ -18,9 +18,9 @@ class HostMemory(HostValues):
     """What is written comes from the Graph that algebra leaves."""
     orders: dict[str, tuple[int, ...]]
     wide: set[str]
-    """Values that are float32 in memory whatever the task's precision: statistics, and what holds one."""
-    factors: set[str]
-    """What products and convolutions read."""
+    """Values that are float32 in memory whatever the task's precision: statistics."""
+    shown: set[str]
+    """What calls of the library read, or `forward` returns, perhaps through views: of the task's precision, as eager has it."""
 
     def _keeps_precision(self, value: str) -> bool:
         """Statistics stay float32, whatever the precision of the rest; so does what algebra makes of them, which is small."""
@@ -39,7 +39,7 @@ class HostMemory(HostValues):
             last = f", memory_format=torch.channels_last{'_3d' if len(shape) == 5 else ''}"
         likes = [r for r in kernel.reads if r in self.program.shapes and r in self.host and r not in kernel.writes]
         floats = [r for r in likes if self.program.dtypes[r] == "float32"]
-        own = value in self.program.outputs or value in self.factors or self._keeps_precision(value)
+        own = value in self.shown or self._keeps_precision(value)
         typed = [r for r in floats if r not in self.wide] or self._given(likes if dtype == "float32" else floats)
         if dtype == "float32" and not own:
             self.wide.add(value)

@@ -159,7 +159,8 @@ class _Forward(HostMemory):
         self.names = names
         self.host = {}
         self.algebra, self.orders, self.wide = style.algebra, {}, set()
-        self.factors = {r for op in self.program.ops if self._multiplies(op) for r in map(self._base, op.reads)}
+        of_library = {r for op in self.program.ops if op.kind == "library" for r in op.reads}
+        self.shown = {self._base(v) for v in (*of_library, *(o for o in self.program.outputs if isinstance(o, str)))}
         self.answer = Answer(program=self.program)
         for value in self.program.last:
             rank = len(self.program.shapes[value])
@@ -313,8 +314,6 @@ class _Forward(HostMemory):
             if node.op == "einsum" or turned:
                 text += ".contiguous()"  # the call gives what it was given: axes that lie in another order
         self._say(f"{', '.join(results)} = {text}")
-        if not self._multiplies(op) and any(self._base(r) in self.wide for r in op.reads):
-            self.wide.update(op.results)
         for value, result in zip(op.results, results, strict=True):
             self.host[value] = result
             self.names.add(result, self.program.shapes[value])

@@ -163,7 +163,7 @@ FEATURES = "self.l = nn.Linear(C, 3200, bias=False); self.w = nn.Parameter(torch
 LARGE = {
     "vector_apart": module(FEATURES, "return self.l(x) + (x + self.w)", "torch.randn(B, C)", B=15_000, C=3200),
     "vector": module(FEATURES, "return (self.l(x) + self.w) + x", "torch.randn(B, C)", B=15_000, C=3200),
-    "wide_operand": module(
+    "operand_of_the_library": module(
         "pass",
         "return (x @ torch.cumsum(y.mean(0), 0)).relu()",
         "torch.randn(B, C), torch.randn(8, C, 4096)",
@@ -171,7 +171,7 @@ LARGE = {
         B=15_000,
         C=3200,
     ),
-    "wide_tail": module(
+    "tail_of_the_library": module(
         FEATURES,
         "return (self.l(x) + torch.cumsum(y.mean(0), 0)).relu()",
         "torch.randn(B, C), torch.randn(8, B, 3200)",
@@ -180,7 +180,7 @@ LARGE = {
         C=3200,
     ),
 }
-"""Products whose tails or operands take another room under bf16 than their shapes say."""
+"""Products whose tails or operands may take another room under bf16 than their shapes say."""
 
 
 LONG_WALK = module(
@@ -205,12 +205,12 @@ def tile_of(name: str, style: str) -> list[int]:
 def test_the_tile_of_a_persistent_product_depends_on_what_its_tail_reads() -> None:
     assert tile_of("vector", "dot-persistent") == [128, 256, 64, 3]
     assert tile_of("vector_apart", "dot") == [128, 256, 64, 3]
-    for name in ("vector_apart", "wide_tail"):
-        assert tile_of(name, "dot-persistent") == [128, 128, 64, 4], name
+    assert tile_of("vector_apart", "dot-persistent") == [128, 128, 64, 4]
 
 
-def test_the_tile_of_a_product_depends_on_its_operands_types() -> None:
-    assert tile_of("wide_operand", "dot") == [128, 128, 64, 4]
+def test_what_the_library_makes_of_means_takes_the_room_of_the_tasks_precision() -> None:
+    for name, style in (("operand_of_the_library", "dot"), ("tail_of_the_library", "dot-persistent")):
+        assert tile_of(name, style) == [128, 256, 64, 3], name
 
 
 @pytest.mark.slow

@@ -214,3 +214,43 @@ def kernels_of(source: str) -> list[tuple[str, str]]:
     return [
         (text, source.rpartition(f"{name}[")[2].partition("\n        )")[0]) for name, text in zip(names, texts, strict=True)
     ]
+
+
+SHOWN = {
+    "side_by_side_to_a_linear": module(
+        "self.l = nn.Linear(2 * C, C)",
+        "y = x.relu(); z = torch.cat([y.mean((2, 3)), y.amax((2, 3))], 1); return y * self.l(z).tanh()[..., None, None]",
+        IMAGE,
+        B=2,
+        H=5,
+        W=6,
+    ),
+    "peaks_to_a_linear": module("self.l = nn.Linear(C, 8)", "return self.l((x * 2).amax((2, 3))).sin()", IMAGE, B=2, H=5, W=6),
+    "mean_times_a_matrix": module(
+        "self.w = nn.Parameter(torch.randn(C, C))",
+        "y = x.exp().mean((2, 3), keepdim=True); return y[:, :, 0, 0] @ self.w + 1, y",
+        IMAGE,
+        B=2,
+        H=5,
+        W=6,
+    ),
+    "cut_and_returned": module(
+        "pass",
+        "m = x.exp().mean((2, 3)); return m, torch.cat([m, x.amax((2, 3))], 1), x - m[..., None, None]",
+        IMAGE,
+        B=2,
+        H=5,
+        W=6,
+    ),
+}
+"""Name → source of means and maxima that calls of the library read, or that are returned."""
+
+
+@pytest.mark.slow
+def test_means_that_the_library_reads_or_forward_returns_have_the_tasks_precision(cpu_verifier: HardenedVerifier) -> None:
+    tasks = [with_input_sets(Task(name, source, precision="bf16")) for name, source in SHOWN.items()]
+    written_of = [(task, s) for task in tasks for s in write_solutions(task)]
+    assert {task.id for task, _ in written_of} == {*SHOWN}
+    verdicts = cpu_verifier.verify_many([(task, s.triton_code) for task, s in written_of])
+    refused = {i: v for i, v in verdicts if v.status != "correct"}
+    assert not [(written_of[i][0].id, written_of[i][1].style, v.status, v.reason) for i, v in refused.items()]

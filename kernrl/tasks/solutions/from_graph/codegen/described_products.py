@@ -94,8 +94,6 @@ class _Described(ProductWriter):
     def tile(self) -> Tiles:
         if self.place.precision == "fp32":
             raise NoTailError("tensor cores do not multiply float32")
-        if self.place.wide & {self.product.a, self.product.b}:
-            raise NoTailError("an operand is float32 whatever the precision")
         m, n, batch = (total(axes, self.sets) for axes in (self.m, self.n, self.batch))
         k = prod(size[0] for size in self.product.depth.values())
         if min(m[0], n[0], k) < LEAST or max(batch) > MOST_BATCH:

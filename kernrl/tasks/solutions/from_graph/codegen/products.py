@@ -214,11 +214,8 @@ class ProductWriter:
 
     def multiply(self, body: TileBody, a: str, b: str) -> None:
         """Add the product of two tiles."""
-        p, (left, right) = self.product, (a, b)
-        if (p.a in self.place.wide) != (p.b in self.place.wide):
-            left, right = (f"{a}.to({b}.dtype)", b) if p.a in self.place.wide else (a, f"{b}.to({a}.dtype)")
         how = self.choice.inputs or {"fp32": "ieee", "tf32": "tf32"}.get(self.place.precision, "")
-        body.say(f"acc = tl.dot({left}, {right}, acc" + (f', input_precision="{how}")' if how else ")"))
+        body.say(f"acc = tl.dot({a}, {b}, acc" + (f', input_precision="{how}")' if how else ")"))
 
     def walk(self, defined: dict[str, list[str]], loop: list[str]) -> list[str]:
         """The loop over the depth."""
