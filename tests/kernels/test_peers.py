@@ -128,6 +128,7 @@ def test_the_entropy_bonus_agrees_with_trl(case):
     compare_with_trl(case, our_options(case, "bnpo", entropy_coef=0.05), loss_type="bnpo", entropy_coef=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", ["token", "sequence"])
 @pytest.mark.parametrize("kind", ["truncate", "mask"])
 def test_corrections_agree_with_trl(case, level, kind):
