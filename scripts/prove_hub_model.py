@@ -45,7 +45,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import subprocess
 import sys
 import time
@@ -178,7 +177,8 @@ def commands(name: str, folder: Path, args: argparse.Namespace) -> dict[str, lis
 
 
 def run(command: Sequence[str], meanwhile: Callable[[], None], limit_s: float | None = None) -> int:
-    """Exit code of a command. After `limit_s` seconds it is interrupted as by Ctrl-C, on which kernrl keeps what it has."""
+    """Exit code of a command. After `limit_s` seconds it is interrupted, on which kernrl keeps what it has: by SIGTERM, since
+    what a shell has started in the background ignores Ctrl-C's signal."""
     until = time.monotonic() + limit_s if limit_s else None
     process = subprocess.Popen(command, cwd=ROOT)
     while True:
@@ -187,7 +187,7 @@ def run(command: Sequence[str], meanwhile: Callable[[], None], limit_s: float | 
         except subprocess.TimeoutExpired:
             meanwhile()
         if until and time.monotonic() > until:
-            process.send_signal(signal.SIGINT)
+            process.terminate()
             until = None
 
 

@@ -1,6 +1,7 @@
 """A quiet console is undone after each test; and fixtures of the tests that train: a tiny model, tasks, a toy verifier."""
 
 import gc
+import logging
 import os
 import random
 import shutil
@@ -14,12 +15,15 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 from support import EXHAUSTIVE, ROOT
+from support.logged import Logged
 
 from kernrl.console import log
 
 if TYPE_CHECKING:
     from kernrl.verifier.funnel import StagedEvaluator
     from kernrl.verifier.verifier import HardenedVerifier
+
+GPU = Path("/dev/nvidiactl").exists()
 
 settings.register_profile("repeatable", derandomize=True, database=None)
 if not EXHAUSTIVE:  # at night hypothesis looks for what it has not tried yet
@@ -63,14 +67,24 @@ def audible() -> Iterator[None]:
 def known_draws() -> None:
     """Tests that seed nothing draw the same, whatever ran before them; torch is not imported for those without it."""
     random.seed(0)
-    if (torch := sys.modules.get("torch")) and hasattr(torch, "manual_seed"):
-        torch.manual_seed(0)
+    if (torch := sys.modules.get("torch")) and hasattr(torch, "default_generator"):
+        # without a GPU torch.manual_seed writes three tracebacks down, for when there will be devices to be seeded
+        (torch.manual_seed if GPU else torch.default_generator.manual_seed)(0)
+
+
+@pytest.fixture
+def logged() -> Iterator[Logged]:
+    """What is logged in the test."""
+    handler = Logged()
+    logging.getLogger().addHandler(handler)
+    yield handler
+    logging.getLogger().removeHandler(handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def forked_processes() -> Iterator[None]:
     """Processes that the verifier starts are forks of one that has imported torch and triton; with a GPU they are new ones."""
-    if Path("/dev/nvidiactl").exists():
+    if GPU:
         yield
         return
     from support import warm_processes

@@ -160,6 +160,7 @@ def cycles(graph: Mapping[str, set[str]]) -> list[list[str]]:
     return sorted(sorted(group) for group in groups if group)
 
 
+@pytest.mark.slow
 def test_imports_point_down() -> None:
     wrong = [
         f"{dotted} ({room_of(dotted)}) may not import {target}"
@@ -242,6 +243,7 @@ def test_rule_sees_every_form_of_import() -> None:
     assert [name for name in sorted(found) if may_import("tasks", room_of(name))] == ["kernrl.__version__", "kernrl.files"]
 
 
+@pytest.mark.slow
 def test_test_files_do_not_import_each_other() -> None:
     """What tests share lies in `tests/support/` and in conftest.py."""
     wrong = []

@@ -58,6 +58,7 @@ def test_an_interrupt_is_not_lost_in_an_import(tmp_path: Path, number: int) -> N
     assert process.returncode == 130
 
 
+@pytest.mark.slow
 def test_an_interrupted_command_waits_for_no_thread() -> None:
     script = """
 import atexit, sys, threading
@@ -102,6 +103,7 @@ def test_an_interrupt_while_torch_is_loaded_clears_the_line(tmp_path: Path) -> N
     assert written.endswith(b"loading torch\r\x1b[2K\x1b[?25hkernrl: Interrupted.\r\n")
 
 
+@pytest.mark.slow
 def test_a_command_that_ends_leaves_its_abandoned_threads() -> None:
     """torch's aborts the process where the interpreter is torn down around it; here one prints in its place."""
     script = """

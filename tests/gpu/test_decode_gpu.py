@@ -155,7 +155,7 @@ def test_global_streams_that_others_set_back_do_not_repeat_themselves(policy, gr
     assert sampled(engine, stop_ids=()) == clean
 
 
-def test_a_step_that_cannot_be_captured_runs_as_it_is(policy, counted, monkeypatch, caplog):
+def test_a_step_that_cannot_be_captured_runs_as_it_is(policy, counted, monkeypatch, logged):
     wanted = sampled(GenerateEngine(policy))
     replays, plain = counted.replays, policy.model.forward
 
@@ -171,7 +171,7 @@ def test_a_step_that_cannot_be_captured_runs_as_it_is(policy, counted, monkeypat
         assert sampled(engine) == wanted
         assert sampled(engine) == wanted
     assert counted.replays == replays
-    assert [record.getMessage() for record in caplog.records if "CUDA graphs" in record.getMessage()]
+    assert [record.getMessage() for record in logged.records if "CUDA graphs" in record.getMessage()]
     torch.rand(3, device="cuda")  # the global generator is not left in the capture
     assert sampled(GenerateEngine(policy)) == wanted
     assert counted.replays > replays

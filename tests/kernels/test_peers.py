@@ -13,6 +13,7 @@ from kernrl.kernels import grpo_loss, linear_grpo_loss, ppo_loss, ratio_kl, toke
 
 torch.set_num_threads(1)
 
+pytestmark = pytest.mark.slow  # importing TRL takes two CPU seconds
 needs_gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")]
 B, T = 4, 24
 TEMPERATURE, BETA = 0.8, 0.04
@@ -106,14 +107,12 @@ def compare_with_trl(case, ours, **theirs):
     assert relative(leaf.grad, exact.grad) < 2e-5
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("loss_type", TRL)
 def test_agrees_with_trl(case, loss_type):
     ours, theirs = TRL[loss_type]
     compare_with_trl(case, our_options(case, loss_type, **ours), loss_type=loss_type, **theirs)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("aggregation", ["sequence_mean", "token_mean"])
 def test_sequence_ratios_agree_with_trl(case, aggregation):
     kind = {"sequence_mean": "grpo", "token_mean": "bnpo"}[aggregation]
@@ -123,7 +122,6 @@ def test_sequence_ratios_agree_with_trl(case, aggregation):
     )  # fmt: skip
 
 
-@pytest.mark.slow
 def test_the_entropy_bonus_agrees_with_trl(case):
     compare_with_trl(case, our_options(case, "bnpo", entropy_coef=0.05), loss_type="bnpo", entropy_coef=0.05)
 

@@ -87,6 +87,7 @@ def test_adapters_are_counted_as_peft_makes_them():
     assert {p.dtype for p in trainable} == {torch.float32}  # 4 bytes for the weight, 4 for its gradient, 8 for its moments
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("config", "row_tokens", "lora_rank", "compiled", "peak_gib"),
     [

@@ -60,6 +60,7 @@ def test_nano_is_small_and_deterministic(model, tokenizer):
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
 
 
+@pytest.mark.slow
 def test_saved_nano_loads_with_plain_transformers(model, tokenizer, tmp_path):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -296,6 +297,7 @@ def test_weights_that_are_not_there_are_not_made_up(model, tokenizer, tmp_path):
         load_policy(str(tmp_path))
 
 
+@pytest.mark.slow
 def test_a_cut_download_is_refused(model, tokenizer, tmp_path):
     model.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)

@@ -54,6 +54,7 @@ def test_the_code_says_so(message: str) -> None:
     assert unsaid(message) == []
 
 
+@pytest.mark.slow
 def test_what_no_code_says_is_found() -> None:
     advice = "Numbers overflow: subtract the maximum before an exponential, and scale before numbers are squared or summed"
     assert unsaid(f"Wrong on all 8 inputs tried. {advice}. Write the whole file again, corrected.") == [advice]

@@ -49,7 +49,10 @@ def test_it_learns(tmp_path, monkeypatch, capsys):
     verifier = FakeVerifier(judge)
     monkeypatch.setattr("kernrl.verifier.verifier.HardenedVerifier", lambda: verifier)
     monkeypatch.chdir(tmp_path)
-    small = loop().replace("max_tokens=1024", "max_tokens=8").replace("n=8", "n=16").replace("lr=1e-5", "lr=1e-2")
+    small = loop()
+    for theirs, ours in (("max_tokens=2048", "max_tokens=8"), ("n=8", "n=16"), ("lr=1e-5", "lr=1e-2")):
+        assert theirs in small
+        small = small.replace(theirs, ours)
     before = torch.random.get_rng_state()
     exec(compile(small, str(PAGE), "exec"), {})
     assert torch.equal(before, torch.random.get_rng_state())

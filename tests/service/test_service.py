@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 from support import EXHAUSTIVE, TESTS
+from support.logged import Logged
 from support.tiny import verdict_of
 from support.warm_commands import Running, start
 
@@ -273,7 +274,7 @@ def test_an_id_says_what_is_asked() -> None:
     assert len({job_id(row, "x"), job_id(row, "y"), job_id(row | {"precision": "bf16"}, "x")}) == 3
 
 
-def test_a_server_that_is_away_is_told_of_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_server_that_is_away_is_told_of_once(monkeypatch: pytest.MonkeyPatch, logged: Logged) -> None:
     about = {"baseline": ["eager"], "any_shape": False, "gpus": [], "precision": None, "versions": {}}
     answers = iter([*["nobody answers"] * 3, verdict_of("x", Status.CORRECT).to_json()] * 2)
 
@@ -297,7 +298,7 @@ def test_a_server_that_is_away_is_told_of_once(monkeypatch: pytest.MonkeyPatch, 
     assert verifier.gpu() == ""  # an older server does not say
     assert [verifier.verify(TASK, "x").status for _ in range(2)] == [Status.CORRECT] * 2
     one = ["nobody answers. Asking again for 10 minutes.", "http://there answers again."]
-    assert [record.getMessage() for record in caplog.records] == one * 2
+    assert [record.getMessage() for record in logged.records] == one * 2
 
 
 @pytest.mark.slow

@@ -83,6 +83,7 @@ def test_replies_of_a_server_are_tried(model: Path) -> None:
     assert len(replies()) >= 3
 
 
+@pytest.mark.slow
 def test_a_server_that_is_gone_ends_the_samples_and_not_the_search(model: Path) -> None:
     with StandIn() as server:
         url = server.url

@@ -88,6 +88,7 @@ def test_the_rate_falls_to_a_tenth_by_the_last_step_where_asked(model, tasks, tm
     assert [rate / 0.01 for rate in rates] == pytest.approx([0.5, 1.0, middle, last])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("epsilon", "as_long_as_gradients"), [("1e-8", False), ("1", True)])
 def test_how_far_weights_without_much_gradient_move(model, tasks, tmp_path, epsilon, as_long_as_gradients):
     output = tmp_path / "run"

@@ -55,6 +55,7 @@ def test_a_file_s_sha256_is_the_verdict_s(tmp_path):
     assert found == {r["task"].replace(" ", "_"): r["verdict"]["candidate_sha"] for r in rows}
 
 
+@pytest.mark.slow
 def test_what_nano_replies_is_saved_as_the_file_that_was_judged(tmp_path):
     task = load_tasks("heldout").tasks[0]
     source = candidate(task, replies(task, "fp32")[0])

@@ -177,6 +177,7 @@ def test_the_best_are_set_against_the_worst(model, tasks, tmp_path, monkeypatch)
     assert len(words) >= sum(low < high for low, high in zip(worst, best.values(), strict=True))
 
 
+@pytest.mark.slow
 def test_reward_weighted_says_why_nothing_could_be_learnt(model, tasks, tmp_path, verifier, monkeypatch, capsys):
     monkeypatch.setattr(verifier, "judge", lambda text: verdict_of(text, Status.WRONG))
     assert run(arguments("reward-weighted", model, tasks, tmp_path / "run", "--max-tokens", "60")) == 1

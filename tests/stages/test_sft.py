@@ -234,6 +234,7 @@ def test_the_card_counts_wins_beyond_the_noise_and_gives_the_plain_count_beside_
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("small", "files"), [(0, 1), (10**8, 3)])
 def test_only_a_small_model_is_cut_in_small_shards(tmp_path, monkeypatch, small, files):
     monkeypatch.setattr(parallel, "SMALL_PARAMETERS", small)

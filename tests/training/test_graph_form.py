@@ -42,6 +42,7 @@ def tasks() -> list[Task]:
     return list(suite("graph-heldout", tasks=2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("style", ["graph", "graph-fast"])
 def test_a_reply_is_judged_as_a_whole_file_and_a_malformed_one_is_not_judged(
     tasks: list[Task], style: Literal["graph", "graph-fast"]

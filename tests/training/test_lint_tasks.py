@@ -100,6 +100,7 @@ def test_tasks_without_any_small_shapes_wait_for_a_gpu(config: VerifierConfig, c
     assert "1 of 2 tasks" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_answers_are_kept_by_what_a_task_asks(config: VerifierConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     sound_tasks([BLIND, GOOD], config, tell=False)
     asked: list[str] = []

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 from support import TESTS, suite
+from support.logged import Logged
 
 from kernrl.config import VerifierConfig
 from kernrl.errors import InfrastructureError, UsageError
@@ -311,7 +312,7 @@ def test_broken_machinery_is_a_verdict_after_one_retry(
 
 @pytest.mark.parametrize("where", ["trace", "read", "compile", "interpret"])
 def test_a_fault_of_ours_is_a_verdict_that_is_logged_and_not_tried_again(
-    verifier: HardenedVerifier, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, where: str
+    verifier: HardenedVerifier, monkeypatch: pytest.MonkeyPatch, logged: Logged, where: str
 ) -> None:
     calls = []
 
@@ -323,8 +324,8 @@ def test_a_fault_of_ours_is_a_verdict_that_is_logged_and_not_tried_again(
     verdict = verifier.verify(TASK, GOOD + f"\n# a fault in {where}\n")
     assert (verdict.status, verdict.internal_error, len(calls)) == (Status.INFRA_ERROR, True, 1)
     assert "tuple index out of range" in verdict.reason
-    assert verdict.candidate_sha in caplog.text
-    assert "Traceback" in caplog.text
+    assert verdict.candidate_sha in logged.text
+    assert "Traceback" in logged.text
     assert Verdict.from_json(verdict.to_json()) == verdict
 
 

@@ -54,6 +54,7 @@ def test_logprobs_are_those_of_a_plain_forward(policy, temperature, graphs):
         assert torch.allclose(torch.tensor(r.logprobs).double(), expected, atol=2e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("graphs", [False, True])
 def test_settings_of_the_model_do_not_bend_the_distribution(graphs):
     policy = tiny_policy()
@@ -80,6 +81,7 @@ def test_the_seed_decides_and_the_global_stream_is_left_alone(policy, graphs):
     policy.model.eval()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("graphs", [False, True])
 def test_a_global_stream_that_others_set_back_does_not_repeat_itself(policy, monkeypatch, graphs):
     clean = sample(policy, graphs=graphs)

@@ -128,6 +128,7 @@ def test_a_server_that_stays_broken_is_no_reward_of_zero(tmp_path):
             sample(engine)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("answer", "complaint"),
     [
@@ -301,6 +302,7 @@ def test_reinforce_on_a_server_learns_and_goes_on(model, tasks, tmp_path):
         assert not (output / "server").exists()
 
 
+@pytest.mark.slow
 def test_a_server_that_dies_ends_the_run_with_a_sentence(model, tasks, tmp_path, capfd):
     with StandIn() as server:
         real = server.complete

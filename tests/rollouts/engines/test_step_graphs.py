@@ -111,7 +111,7 @@ FAILURES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FAILURES)
-def test_a_failed_capture_is_said_once_and_changes_no_sample(policy, captured, monkeypatch, caplog, name):
+def test_a_failed_capture_is_said_once_and_changes_no_sample(policy, captured, monkeypatch, logged, name):
     tried = []
 
     def capture(step, generator, pool=None):
@@ -123,7 +123,7 @@ def test_a_failed_capture_is_said_once_and_changes_no_sample(policy, captured, m
     for changes in ({}, {"seed": 6}, OTHER_KIND, {"n": 5}):
         assert sampled(engine, **changes) == plain(policy, **changes)
     assert len(tried) == (2 if name == "no memory" else 1)  # for memory it is tried again, with what torch kept
-    [record] = caplog.records
+    [record] = logged.records
     assert str(FAILURES[name]).splitlines()[0] in record.getMessage()
     assert "\n" not in record.getMessage()
 
@@ -147,7 +147,7 @@ def test_graphs_from_before_a_failure_are_dropped(policy, captured, monkeypatch)
 
 
 @pytest.mark.slow
-def test_a_capture_without_memory_is_tried_again_with_what_was_kept(policy, captured, monkeypatch, caplog):
+def test_a_capture_without_memory_is_tried_again_with_what_was_kept(policy, captured, monkeypatch, logged):
     engine = GenerateEngine(policy)
     sampled(engine)
     capture, pools, emptied = step_graphs.capture, [], []
@@ -165,7 +165,7 @@ def test_a_capture_without_memory_is_tried_again_with_what_was_kept(policy, capt
     assert sampled(engine) == plain(policy)
     assert captured[0].replays == 38  # it gave its memory, and its generator may be another
     assert pools == [captured[0].pool(), None, captured[1].pool()]
-    assert not caplog.records
+    assert not logged.records
 
 
 class FakeGenerator:

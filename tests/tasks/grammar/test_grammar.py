@@ -43,6 +43,7 @@ def chain(start: str, *names: str, spelling: int = 0) -> Program:
     return Program(producer, tuple(steps), {})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", [*ACTIVATIONS, *SCALARS], ids=lambda op: op.name)
 @pytest.mark.parametrize("spelling", [0, 1, 2])
 def test_every_spelling_of_a_pointwise_op_is_what_the_simulation_says(op: Pointwise, spelling: int) -> None:
@@ -72,6 +73,7 @@ def test_references_run_at_every_size_and_have_the_shapes_they_claim(level: int)
             assert out.numel() < 4 or out.std() > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", sorted(set(BY_NAME)))
 def test_every_op_can_be_drawn_alone(op: str) -> None:
     chosen = BY_NAME[op]

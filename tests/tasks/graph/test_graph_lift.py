@@ -51,6 +51,7 @@ def test_fixture_task_computes_what_its_graph_says(task: Task, name: str) -> Non
     assert_task_same(task, task.input_set(name))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", HELDOUT[::8], ids=lambda task: task.id)
 def test_heldout_task_computes_what_its_graph_says(task: Task) -> None:
     assert not assert_task_same(task, task.input_set("ragged")).unknown
@@ -351,6 +352,7 @@ def task_of(result: str, init: str = "pass", size: str = "4, 8") -> Task:
     return Task("mine", SOURCE.replace("RESULT", result).replace("INIT", init).replace("SIZE", size))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("result", "init", "words"),
     [

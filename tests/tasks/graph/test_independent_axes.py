@@ -69,6 +69,7 @@ def start(d: Draft) -> None:
     d.x = d.input(*d.rng.choice(shapes))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(60))
 def test_of_random_graphs(seed: int) -> None:
     graph = sample(Random(f"axes {seed}"), 6, start=start, most=1 << 14)
@@ -90,6 +91,7 @@ def of_batch(expression: str) -> bool:
     return bool(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "expression",
     [
@@ -109,6 +111,7 @@ def test_a_batch_that_each_op_keeps_apart(expression: str) -> None:
     assert of_batch(expression)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "expression",
     [
@@ -137,6 +140,7 @@ def test_a_batch_that_an_op_mixes(expression: str) -> None:
     assert not of_batch(expression)
 
 
+@pytest.mark.slow
 def test_a_graph_at_another_batch_is_a_cut_only_where_nothing_else_follows_the_batch() -> None:
     def cut(expression: str) -> bool:
         graph, other = (lift_module(Body(expression), [torch.randn(n, 4, 10), torch.randn(n, 10)]) for n in (B, 2))

@@ -84,6 +84,7 @@ TRICKS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("body", "how", "factor"), TRICKS.values(), ids=TRICKS.keys())
 def test_what_is_slow_on_a_gpu_costs_more_than_the_best(body: str, how: dict, factor: float, best: Price) -> None:
     cost = priced(plan(body, **how))

@@ -82,6 +82,7 @@ def test_an_op_that_changes_nothing_is_found(body: str, regime: str) -> None:
     assert found(body, regime)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("body", NOT_IDLE.values(), ids=list(NOT_IDLE))
 def test_ops_that_change_something_are_not(body: str) -> None:
     assert not found(body)

@@ -98,6 +98,7 @@ def get_init_inputs():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("expression", ["F.hardshrink(x)", "x - torch.floor(x)", "torch.where(x > 0.1, x, -x)"])
 def test_the_plan_of_a_result_that_jumps_has_the_two_runs_at_either_side(expression: str) -> None:
     task = Task("jumps", JUMPING.format(expression=expression))
@@ -126,6 +127,7 @@ def test_live_bytes_are_what_the_allocator_handed_out() -> None:
     assert (live.now, live.peak) == (0, 3 * (4 << 16))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "precision", "counted"),
     [

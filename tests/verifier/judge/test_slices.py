@@ -83,6 +83,7 @@ def of_random_graph(seed: int) -> Task:
     return Task(f"random-{seed}", write(sample(rng, 5, start=start, most=1 << 14), Hand.draw(rng), rng))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(24))
 def test_random_tasks_have_the_same_truth(seed: int) -> None:
     task = of_random_graph(seed)
@@ -90,6 +91,7 @@ def test_random_tasks_have_the_same_truth(seed: int) -> None:
         assert_same(task, InputSet(FULL), slices)
 
 
+@pytest.mark.slow
 def test_many_random_tasks_have_slices() -> None:
     assert sum(find_slices(of_random_graph(seed), InputSet(FULL)) is not None for seed in range(24)) > 10
 
@@ -142,6 +144,7 @@ def test_every_slice_gets_the_arguments_as_they_were() -> None:
     assert assert_same(task, InputSet(FULL), Slices(12, 5, (0, None), (0,)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "forward",
     [
@@ -155,6 +158,7 @@ def test_what_a_graph_shows_to_depend_on_other_samples_has_no_slices(forward: st
     assert found is None or found.size != BATCH, "only along other axes"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("forward", "axes"),
     [
@@ -196,6 +200,7 @@ def test_small_tasks_run_whole(monkeypatch: pytest.MonkeyPatch) -> None:
 WIDE = made("", "return torch.tanh(x[:, :, None] * x[:, None]).exp().mean((1, 2)) + y", (24, 50, 40), (24, 40), name="wide")
 
 
+@pytest.mark.slow
 def test_the_plan_says_what_runs_in_slices_and_how_little_that_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where rounding is not modelled, in a run of its own, which takes as much."""
     sliced, real = (rehearse(WIDE, InputSet(FULL), "bf16", device) for device in ("meta", "cpu"))

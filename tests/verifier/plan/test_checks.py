@@ -63,6 +63,7 @@ LEFT_TO_TORCH = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("body", "status"), LEFT_TO_TORCH.values(), ids=LEFT_TO_TORCH.keys())
 def test_authorship_and_purity(body, status):
     assert verdict(plan_of(module(body))) is status

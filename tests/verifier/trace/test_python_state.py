@@ -268,6 +268,7 @@ def test_what_decides_nothing_is_allowed(keep):
 
 
 # made by the test: what a mark holds, every walk of this module looks through
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "make", [lambda: [object() for _ in range(100_001)], lambda: functools.reduce(lambda a, _: [a], range(70), [object()])]
 )
