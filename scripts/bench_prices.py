@@ -2,7 +2,7 @@
 
     python scripts/bench_prices.py --count 500 --out prices.json          # on a GPU: judge, time and price
     python scripts/bench_prices.py --count 8 --device cpu --out prices.json   # a dry run: prices alone
-    python scripts/bench_prices.py --measured docs/benchmarks/styles.json docs/benchmarks/styles_losers.json --out prices.json
+    python scripts/bench_prices.py --measured docs/benchmarks/styles.json --out prices.json
 
 Every candidate is a worked solution of a generated level-2 task, from the grammar and from the Graph writer. Its modelled
 time is what the verifier without a GPU would say, for the GPU that is here. Reported are the rank correlation within each

@@ -52,7 +52,7 @@ from kernrl.tasks.task import Task
 from kernrl.training.session import prompt_style, stop_ids
 from kernrl.verifier.verifier import HardenedVerifier
 
-SAMPLES, TEMPERATURE, MAX_TOKENS = 8, 0.8, 1024
+SAMPLES, TEMPERATURE, MAX_TOKENS = 8, 0.8, 1536
 """Of the replies that are judged."""
 
 BLOCK = 16

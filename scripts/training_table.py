@@ -248,7 +248,7 @@ def alarm_lines(curves: dict[str, list[Row]]) -> list[str]:
             for alarm in step["alarms"] or ():
                 found.setdefault(re.sub(r"[\d.]+", "", alarm), (alarm, []))[1].append(step["step"])
         said = [f"{alarm} ({ranges(came)})" for alarm, came in found.values()]
-        lines.append(f"- {name}: {'; '.join(said) or 'none'}")
+        lines.append(wrapped(f"- {name}: {'; '.join(said) or 'none'}", "  "))
     return lines if curves else []
 
 

@@ -254,7 +254,7 @@ def ratio(figure: Any) -> str:
 
 def test_readme_counts_wins_beyond_the_noise_against_both_baselines() -> None:
     methods = {
-        "nano before, where all start": "start",
+        "nano, where all start": "start",
         "more SFT": "further-sft",
         "best-of-N": "best-of-n",
         "reward-weighted SFT": "reward-weighted",
@@ -299,7 +299,8 @@ def test_readme_has_conditions_commit_and_date_of_every_figure() -> None:
         "verifier: programs": verifier,
         "verifier: speed": verifier | verifier["speed"],
         "losses": record("loss"),
-        "tasks": tasks | {"commit": ", ".join(sorted({run["commit"] for run in tasks["runs"]}))},
+        "tasks: worked styles": record("styles") | {"gpu": record("styles")["gpu"].removeprefix("measured on ")},
+        "tasks: worked solutions": tasks | {"commit": ", ".join(sorted({run["commit"] for run in tasks["runs"]}))},
         **{nano_title(name): record("nano") | record("nano")[name] for name in NANO_SETS},
         "`kernrl optimize`": record("optimize"),
         **({"`kernrl.optimize` of": record("optimize_models")} if recorded("optimize_models") else {}),

@@ -89,7 +89,7 @@ class ImproveConfig(TrainingConfig, ServerConfig, TrackingConfig, SamplingConfig
         json_schema_extra=SAMPLING,
     )
     max_tokens: int = Field(
-        default_factory=ByModel(nano=1024, others=4096),
+        default_factory=ByModel(nano=1536, others=4096),
         ge=1,
         description="Longest reply in tokens.",
         json_schema_extra=SAMPLING,

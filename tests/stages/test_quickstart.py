@@ -76,10 +76,11 @@ def test_it_takes_what_was_measured_but_for_its_size(
     assert cli.run([*shlex.split(line), "--dry-run"]) == 0
     settings = dict(flatten(tomllib.loads(capsys.readouterr().out)))
     config = {"best-of-n": BestOfNConfig, "reinforce": ReinforceConfig}[command]
-    measured = dict(flatten(with_names_of_today(config, json.loads(MEASURED.read_text())["settings"][command])))
+    runs = json.loads(MEASURED.read_text())["settings"]["runs"]
+    measured = dict(flatten(with_names_of_today(config, runs[{"reinforce": "reinforce-0"}.get(command, command)])))
     differ = {name for name in measured if settings.get(name) != measured[name]}
-    sizes = {"rounds", "tasks_per_round", "steps", "save_every", "max_tokens", "seed"}
-    sizes |= {"overlap", "name_gpu"}  # the one is no more, the other is not for nano
+    sizes = {"rounds", "tasks_per_round", "steps", "limit", "save_every", "max_tokens", "seed", "time_limit_s"}
+    sizes |= {"verifier.precision", "name_gpu"}  # what the tasks name already, and what is not for nano
     assert differ <= sizes | ({"samples", "tasks_per_step", "updates_per_epoch"} if size is ON_CPU else set())
 
 

@@ -36,7 +36,7 @@ StyleChoice = Literal["uniform", "fast", "tagged"]
 
 CLOSE = 1.1
 """Within this factor of the fastest the cost model cannot tell. A model that learns to sample all of these leaves it to RL to
-find the best of them: on recorded times any of these takes 1.20 times the fastest, the first alone 1.14, any style 1.56."""
+find the best of them: on recorded times any of these takes 1.14 times the fastest, the first alone 1.13, any style 1.51."""
 
 TRIED = 6
 """Styles that are written of a Graph to find the fastest of them: it takes a worker as long as two drawings of a Graph."""
