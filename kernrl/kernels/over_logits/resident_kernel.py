@@ -8,7 +8,15 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 
-from kernrl.kernels.over_logits.resident_rows import _copied_end, _deal_rows, _frame, _group_end, _group_start, _row_at, _row_inputs
+from kernrl.kernels.over_logits.resident_rows import (
+    _copied_end,
+    _deal_rows,
+    _frame,
+    _group_end,
+    _group_start,
+    _row_at,
+    _row_inputs,
+)
 from kernrl.kernels.over_logits.row_math import MOST_ODDS, at_least_lowest, gradient_coefficients, row_outputs
 from kernrl.kernels.over_tokens.token_math import load_token, log_ratio, token_loss
 

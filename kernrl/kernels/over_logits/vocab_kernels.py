@@ -14,8 +14,8 @@ from kernrl.kernels.over_tokens.token_math import load_token, log_ratio, token_l
 @triton.jit
 def frame_of_row(ptr, row, vocab, ALIGNED: tl.constexpr):
     """(frame_ptr, head, limit): the line in which a row of `ptr` starts, how many elements into it the row does, and where the
-    groups of 16 bytes end that are loaded for it. The last one is a neighbour's too; the last row, which has none after it, ends
-    within a group that is not loaded. Every program has a row."""
+    groups of 16 bytes end that are loaded for it. The last one may be a neighbour's too; of the last row, which has none after
+    it, it is left out. Every program has a row."""
     LINE: tl.constexpr = 1024 // ptr.dtype.element_ty.primitive_bitwidth
     GROUP: tl.constexpr = LINE // 8
     start = row.to(tl.int64) * vocab
