@@ -2,15 +2,17 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable
+INSTALL := $(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable
 
 # a hundred processes of the tests would each compile the package again
 unexport PYTHONDONTWRITEBYTECODE
 
-# pip says nothing for a minute while it unpacks: a line now and then shows that it is alive
+# pip says nothing for a minute while it unpacks: a line now and then shows that it is alive. It would compile on one core;
+# some packages have files that no Python of this version can compile.
 define install
 	@echo "Installing what kernrl needs into $(VENV): one to three minutes."
-	@(while sleep 10; do echo "  still installing"; done) & ticking=$$!; trap "kill $$ticking" EXIT; $(INSTALL) $(1)
+	@(while sleep 10; do echo "  still installing"; done) & ticking=$$!; trap "kill $$ticking" EXIT; $(INSTALL) $(1) && \
+		{ $(BIN)/python -m compileall -q -j 0 $(VENV)/lib > /dev/null || true; }
 	@touch $@
 endef
 

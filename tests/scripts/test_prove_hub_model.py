@@ -4,6 +4,7 @@ import json
 import math
 import os
 import signal
+import subprocess
 import sys
 import time
 
@@ -11,6 +12,7 @@ import hub_model_table  # pyright: ignore[reportMissingImports]
 import prove_hub_model  # pyright: ignore[reportMissingImports]
 import pytest
 import torch
+from support import ROOT, TESTS
 from support.pool_of_threads import pool_of_threads
 from support.tiny import FakeVerifier, verdict_of
 from transformers import AutoModelForCausalLM
@@ -31,6 +33,10 @@ def judge(text):
 def here(monkeypatch, verifier):
     """Commands run in this process, as they are printed; what the model writes counts as candidates, and is judged at once."""
     verifier.judge = judge
+    return in_this_process(monkeypatch)
+
+
+def in_this_process(monkeypatch):
     commands = []
 
     def run(command, meanwhile, limit_s=None):
@@ -105,29 +111,35 @@ def taught(folder):
     return other
 
 
+def be_killed(folder):
+    """Prove the first evaluation, and be killed between two of its samples."""
+    monkeypatch = pytest.MonkeyPatch()
+    in_this_process(monkeypatch)
+
+    def killed(command, meanwhile, limit_s=None):
+        before = folder / "work" / "tiny" / "before"
+        assert cli.run(command[3:]) == 0
+        lines = (before / "samples.jsonl").read_text().splitlines(keepends=True)
+        (before / "samples.jsonl").write_text("".join(lines[:-1]) + lines[-1][:50])
+        for name in ("metrics.jsonl", "results.json"):
+            (before / name).unlink()
+        meanwhile()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    monkeypatch.setattr(prove_hub_model, "run", killed)
+    prove(monkeypatch, folder, "--stages", "before")
+
+
 @pytest.mark.slow
 def test_a_killed_run_leaves_its_rows_and_the_same_command_goes_on(tmp_path, monkeypatch, here):
     """It is killed between two samples of the first evaluation; what watches it has just written the record."""
     other = taught(tmp_path)
 
-    def killed(command, meanwhile, limit_s=None):
-        folder = tmp_path / "work" / "tiny" / "before"
-        assert cli.run(command[3:]) == 0
-        lines = (folder / "samples.jsonl").read_text().splitlines(keepends=True)
-        (folder / "samples.jsonl").write_text("".join(lines[:-1]) + lines[-1][:50])
-        for name in ("metrics.jsonl", "results.json"):
-            (folder / name).unlink()
-        meanwhile()
-        os.kill(os.getpid(), signal.SIGKILL)
-        return 0
-
-    if (child := os.fork()) == 0:
-        try:
-            monkeypatch.setattr(prove_hub_model, "run", killed)
-            prove(monkeypatch, tmp_path, "--stages", "before")
-        finally:
-            os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    # a process of its own, not a fork: torch's threads do not outlive one
+    code = "import sys, pathlib, test_prove_hub_model as it; it.be_killed(pathlib.Path(sys.argv[1]))"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "scripts", TESTS, TESTS / "scripts")))}
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], env=environment, capture_output=True, text=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
     record = json.loads((tmp_path / "hub.json").read_text())
     kept, before = record["rows"]
     assert kept == other
