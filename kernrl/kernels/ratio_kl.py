@@ -37,10 +37,10 @@ def _forward_kernel(
         a = tl.load(ids_ptr + row)
         valid = valid_id(a, vocab, flag_ptr)
         a = tl.where(valid, a, 0)
-        ptr, head = frame_of_row(ref_ptr, row, vocab, REF_ALIGNED)
-        ref_logp, _, _ = row_stats(ptr, head, vocab, a + head, scale, False, REF_ALIGNED, BLOCK)
-        ptr, head = frame_of_row(policy_ptr, row, vocab, POLICY_ALIGNED)
-        logp, _, c = row_stats(ptr, head, vocab, a + head, scale, False, POLICY_ALIGNED, BLOCK)
+        ptr, head, limit = frame_of_row(ref_ptr, row, vocab, REF_ALIGNED)
+        ref_logp, _, _ = row_stats(ptr, head, vocab, limit, a + head, scale, False, REF_ALIGNED, BLOCK)
+        ptr, head, limit = frame_of_row(policy_ptr, row, vocab, POLICY_ALIGNED)
+        logp, _, c = row_stats(ptr, head, vocab, limit, a + head, scale, False, POLICY_ALIGNED, BLOCK)
         logp = tl.where(valid, logp, float("nan"))
         ratio = tl.exp(log_ratio(logp, tl.load(old_ptr + row).to(tl.float32)))
         d = log_ratio(ref_logp, logp)
@@ -62,7 +62,7 @@ def _backward_kernel(
     inverse_temperature, ALIGNED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = (tl.num_programs(0) - 1 - tl.program_id(0)).to(tl.int64)  # what the forward pass read last is still in the cache
-    out_ptr, head = frame_of_row(out_ptr, row, vocab, ALIGNED)
+    out_ptr, head, _ = frame_of_row(out_ptr, row, vocab, ALIGNED)
     if tl.load(mask_ptr + row) != 0:
         logp = tl.load(logp_ptr + row)
         log_r = log_ratio(logp, tl.load(old_ptr + row).to(tl.float32))
@@ -76,9 +76,9 @@ def _backward_kernel(
         constant, slope, at_action = gradient_coefficients(g, 0.0, logp, 0.0, inverse_temperature)
         a = tl.load(ids_ptr + row)
         a = tl.where((a >= 0) & (a < vocab), a, 0) + head
-        ptr, _ = frame_of_row(policy_ptr, row, vocab, ALIGNED)
+        ptr, _, limit = frame_of_row(policy_ptr, row, vocab, ALIGNED)
         write_gradient(
-            out_ptr, ptr, head, vocab, a, scale, tl.load(c_ptr + row), constant, slope, at_action, False, ALIGNED, BLOCK
+            out_ptr, ptr, head, vocab, limit, a, scale, tl.load(c_ptr + row), constant, slope, at_action, False, ALIGNED, BLOCK
         )  # fmt: skip
     else:
         write_zeros(out_ptr, head, vocab, ALIGNED, BLOCK)

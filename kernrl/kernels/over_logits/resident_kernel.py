@@ -8,7 +8,15 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 
-from kernrl.kernels.over_logits.resident_rows import _deal_rows, _frame, _group_end, _group_start, _row_at, _row_inputs
+from kernrl.kernels.over_logits.resident_rows import (
+    _copied_end,
+    _deal_rows,
+    _frame,
+    _group_end,
+    _group_start,
+    _row_at,
+    _row_inputs,
+)
 from kernrl.kernels.over_logits.row_math import MOST_ODDS, at_least_lowest, gradient_coefficients, row_outputs
 from kernrl.kernels.over_tokens.token_math import load_token, log_ratio, token_loss
 
@@ -202,7 +210,7 @@ def _resident_kernel(
         length = length // GROUP * GROUP  # itself; so the compiler knows
     a, valid, active = _row_inputs(row, n_rows, vocab, ids_ptr)
     base, head = _frame(row, vocab, first, ALIGNED, LINE)
-    limit = _group_end(head + length, ALIGNED, GROUP)
+    limit = _copied_end(base, head + length, n_rows, vocab, ALIGNED, GROUP)
     for slot in range(SLOTS):
         _fetch(smem, slot, logits_ptr + base, slot, cols, limit, active, CHUNK)
         async_copy.commit_group()
@@ -225,9 +233,9 @@ def _resident_kernel(
         end = head + length
         lo = _group_end(head, ALIGNED, GROUP)
         hi = _group_start(end, ALIGNED, GROUP)
-        limit = _group_end(end, ALIGNED, GROUP)
+        limit = _copied_end(base, end, n_rows, vocab, ALIGNED, GROUP)
         next_base, next_head = _frame(next_row, vocab, first, ALIGNED, LINE)
-        next_limit = _group_end(next_head + length, ALIGNED, GROUP)
+        next_limit = _copied_end(next_base, next_head + length, n_rows, vocab, ALIGNED, GROUP)
         next_ptr = logits_ptr + next_base
         c = -z_a * scale
         here = valid & active & (at_a >= head) & (at_a < end)
@@ -258,7 +266,12 @@ def _resident_kernel(
             async_copy.wait_group(LAG + HELD - 1 - i)
             z = smem.index((EARLY + i) % SLOTS).load(blocked).to(gl.float32)
             if i >= LAG + HELD - RAGGED:
-                z = gl.where((EARLY + i) * CHUNK + cols < end, z, -float("inf"))
+                at = (EARLY + i) * CHUNK + cols
+                if not ALIGNED:  # noqa: SIM102 (the first is known when this is compiled)
+                    if limit < end:  # the tensor's last elements
+                        rest = gl.load(ptr + at, mask=(at >= limit) & (at < end) & active, other=0.0)
+                        z = gl.where(at < limit, z, rest.to(gl.float32))
+                z = gl.where(at < end, z, -float("inf"))
             sums, moments = _accumulate(z, sums, moments, scale, c, EARLY + i, skip, lane, head, ALIGNED, GROUP)
 
         other, moment = gl.reduce((sums, moments), 0, _add_pairs)

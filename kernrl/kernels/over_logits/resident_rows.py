@@ -22,13 +22,15 @@ def _deal_rows(order_ptr, mask_ptr, n_rows, first, step, num_warps: gl.constexpr
     `first` and every `step`-th after it. How many rows count."""
     WIDE: gl.constexpr = 256 * num_warps
     layout: gl.constexpr = gl.BlockedLayout([8], [32], [num_warps], [0])
+    share = 1.0 / step
     before = 0  # how many rows count, of those seen so far
     for start in range(0, n_rows, WIDE):
         row = start + gl.arange(0, WIDE, layout=layout)
         counts = (gl.load(mask_ptr + row, mask=row < n_rows, other=0) != 0).to(gl.int32)
         found = before + gl.associative_scan(counts, 0, _add)
         place = gl.where(counts != 0, found - 1, n_rows - 1 - row + found)  # the others from the end on
-        gl.store(order_ptr + place, row, mask=(row < n_rows) & (place % step == first))
+        turn = ((place - first).to(gl.float32) * share + 0.5).to(gl.int32)  # cheaper than a remainder, and exact where it is 0
+        gl.store(order_ptr + place, row, mask=(row < n_rows) & (place - first == turn * step))
         before += gl.sum(counts, 0)
     barrier()
     return before
@@ -61,6 +63,16 @@ def _frame(row, vocab, first, ALIGNED: gl.constexpr, LINE: gl.constexpr):
     if not ALIGNED:
         head = (start - base).to(gl.int32)
     return base, head
+
+
+@gluon.jit
+def _copied_end(base, end, n_rows, vocab, ALIGNED: gl.constexpr, GROUP: gl.constexpr):
+    """Where the copies of a frame end that starts at `base`: with the last group that the piece touches, or the tensor's last
+    whole one."""
+    groups = _group_end(end, ALIGNED, GROUP) // GROUP
+    if not ALIGNED:
+        groups = gl.minimum(groups.to(gl.int64), (n_rows.to(gl.int64) * vocab - base) // GROUP).to(gl.int32)
+    return groups * GROUP
 
 
 @gluon.jit

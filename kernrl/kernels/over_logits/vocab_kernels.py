@@ -13,23 +13,27 @@ from kernrl.kernels.over_tokens.token_math import load_token, log_ratio, token_l
 
 @triton.jit
 def frame_of_row(ptr, row, vocab, ALIGNED: tl.constexpr):
-    """(frame_ptr, head): the line in which a row of `ptr` starts, and how many elements into it the row does."""
+    """(frame_ptr, head, limit): the line in which a row of `ptr` starts, how many elements into it the row does, and where the
+    groups of 16 bytes end that are loaded for it. The last one may be a neighbour's too; of the last row, which has none after
+    it, it is left out. Every program has a row."""
     LINE: tl.constexpr = 1024 // ptr.dtype.element_ty.primitive_bitwidth
+    GROUP: tl.constexpr = LINE // 8
     start = row.to(tl.int64) * vocab
     base = start // LINE * LINE  # `start` itself where rows are aligned; so the compiler knows
     head = 0
     if not ALIGNED:
         head = (start - base).to(tl.int32)
-    return ptr + base, head
+    groups = (head + vocab + GROUP - 1) // GROUP
+    if not ALIGNED:
+        groups = tl.where(row == tl.num_programs(0) - 1, (head + vocab) // GROUP, groups)
+    return ptr + base, head, groups * GROUP
 
 
 @triton.jit
-def _load_tile(frame_ptr, start, head, vocab, a, ALIGNED: tl.constexpr, BLOCK: tl.constexpr):
+def _load_tile(frame_ptr, start, head, vocab, limit, a, ALIGNED: tl.constexpr, BLOCK: tl.constexpr):
     """[BLOCK] logits of the frame from `start`, -inf outside the row and at `a`."""
-    GROUP: tl.constexpr = 128 // frame_ptr.dtype.element_ty.primitive_bitwidth
     at = start + tl.arange(0, BLOCK)
     end = head + vocab
-    limit = (end + GROUP - 1) // GROUP * GROUP
     z = tl.load(frame_ptr + at, mask=at < limit, other=-float("inf")).to(tl.float32)
     special = a // BLOCK == start // BLOCK
     if ALIGNED:
@@ -37,19 +41,22 @@ def _load_tile(frame_ptr, start, head, vocab, a, ALIGNED: tl.constexpr, BLOCK: t
             z = tl.where(at == a, -float("inf"), z)
     else:
         if special | (start == 0) | (start + BLOCK > end):
+            if limit < end:  # the tensor's last elements
+                rest = tl.load(frame_ptr + at, mask=(at >= limit) & (at < end), other=-float("inf")).to(tl.float32)
+                z = tl.where(at < limit, z, rest)
             z = tl.where((at >= head) & (at < end) & (at != a), z, -float("inf"))
     return z
 
 
 @triton.jit
-def _sums(frame_ptr, head, vocab, a, scale, c, ENTROPY: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr):
+def _sums(frame_ptr, head, vocab, limit, a, scale, c, ENTROPY: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr):
     """(y_a, other, moment) of one row relative to c, without the action's own term: beside it the others would round away."""
     # A sum for each element of a tile: to reduce every tile would leave one share in several lanes of an unaligned row, rounded
     # differently in each, and to store it from all of them would be a race.
     sums = tl.zeros([BLOCK], tl.float32)
     moments = tl.zeros([BLOCK], tl.float32)
     for start in range(0, head + vocab, BLOCK):
-        z = _load_tile(frame_ptr, start, head, vocab, a, ALIGNED, BLOCK)
+        z = _load_tile(frame_ptr, start, head, vocab, limit, a, ALIGNED, BLOCK)
         y = at_least_lowest(z * scale + c)
         e = tl.exp2(y)
         sums += e
@@ -63,17 +70,17 @@ def _sums(frame_ptr, head, vocab, a, scale, c, ENTROPY: tl.constexpr, ALIGNED: t
 
 
 @triton.jit
-def row_stats(frame_ptr, head, vocab, a, scale, ENTROPY: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr):
+def row_stats(frame_ptr, head, vocab, limit, a, scale, ENTROPY: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr):
     """(logp, entropy, c) of one row, with p_v = 2^(z_v * scale + c); `a` is the action within the frame."""
     c = -tl.load(frame_ptr + a).to(tl.float32) * scale
-    y_a, other, moment = _sums(frame_ptr, head, vocab, a, scale, c, ENTROPY, ALIGNED, BLOCK)
+    y_a, other, moment = _sums(frame_ptr, head, vocab, limit, a, scale, c, ENTROPY, ALIGNED, BLOCK)
     if not other < MOST_ODDS:  # NaN too
         highest = tl.full([BLOCK], -float("inf"), tl.float32)
         for start in range(0, head + vocab, BLOCK):
-            highest = tl.maximum(highest, _load_tile(frame_ptr, start, head, vocab, -BLOCK, ALIGNED, BLOCK))
+            highest = tl.maximum(highest, _load_tile(frame_ptr, start, head, vocab, limit, -BLOCK, ALIGNED, BLOCK))
         top = tl.max(highest)
         c = tl.where(top == -float("inf"), 0.0, -top * scale)
-        y_a, other, moment = _sums(frame_ptr, head, vocab, a, scale, c, ENTROPY, ALIGNED, BLOCK)
+        y_a, other, moment = _sums(frame_ptr, head, vocab, limit, a, scale, c, ENTROPY, ALIGNED, BLOCK)
     logp, entropy, shift = row_outputs(y_a, other, moment)
     return logp, entropy, c + shift
 
@@ -110,7 +117,7 @@ def _gradient(z, scale, c, constant, slope, ENTROPY_GRADIENT: tl.constexpr):
 
 @triton.jit
 def write_gradient(
-    out_ptr, frame_ptr, head, vocab, a, scale, c, constant, slope, at_action, ENTROPY_GRADIENT: tl.constexpr,
+    out_ptr, frame_ptr, head, vocab, limit, a, scale, c, constant, slope, at_action, ENTROPY_GRADIENT: tl.constexpr,
     ALIGNED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One row of dL/dz. Backwards: what was read last is still in the cache. `out_ptr` may be `frame_ptr`."""
@@ -118,9 +125,7 @@ def write_gradient(
     tiles = tl.cdiv(end, BLOCK)
     for i in range(tiles):
         start = (tiles - 1 - i) * BLOCK
-        GROUP: tl.constexpr = 128 // frame_ptr.dtype.element_ty.primitive_bitwidth
         at = start + tl.arange(0, BLOCK)
-        limit = (end + GROUP - 1) // GROUP * GROUP
         z = tl.load(frame_ptr + at, mask=at < limit, other=-float("inf")).to(tl.float32)
         d = _gradient(z, scale, c, constant, slope, ENTROPY_GRADIENT)
         _store_tile(out_ptr, start + tl.arange(0, BLOCK), d, head, end, ALIGNED)
@@ -171,8 +176,8 @@ def _stats_kernel(
     if active:
         a = tl.load(ids_ptr + row)
         valid = valid_id(a, vocab, flag_ptr)
-        frame_ptr, head = frame_of_row(logits_ptr, row, vocab, ALIGNED)
-        logp, entropy, c = row_stats(frame_ptr, head, vocab, tl.where(valid, a, 0) + head, scale, True, ALIGNED, BLOCK)
+        frame_ptr, head, limit = frame_of_row(logits_ptr, row, vocab, ALIGNED)
+        logp, entropy, c = row_stats(frame_ptr, head, vocab, limit, tl.where(valid, a, 0) + head, scale, True, ALIGNED, BLOCK)
         logp = tl.where(valid, logp, float("nan"))
     tl.store(logp_ptr + row, logp)
     tl.store(entropy_ptr + row, entropy)
@@ -194,16 +199,16 @@ def _gradient_kernel(
     active = (g != 0) | (h != 0)
     if mask_ptr is not None:
         active = active & (tl.load(mask_ptr + row) != 0)
-    out_ptr, head = frame_of_row(out_ptr, row, vocab, ALIGNED)
+    out_ptr, head, _ = frame_of_row(out_ptr, row, vocab, ALIGNED)
     if active:
-        frame_ptr, _ = frame_of_row(logits_ptr, row, vocab, ALIGNED)
+        frame_ptr, _, limit = frame_of_row(logits_ptr, row, vocab, ALIGNED)
         a = tl.load(ids_ptr + row)
         a = tl.where((a >= 0) & (a < vocab), a, 0) + head
         constant, slope, at_action = gradient_coefficients(
             g, h, tl.load(logp_ptr + row), tl.load(entropy_ptr + row), inverse_temperature
         )  # fmt: skip
         write_gradient(
-            out_ptr, frame_ptr, head, vocab, a, scale, tl.load(c_ptr + row), constant, slope, at_action,
+            out_ptr, frame_ptr, head, vocab, limit, a, scale, tl.load(c_ptr + row), constant, slope, at_action,
             ENTROPY_GRADIENT, ALIGNED, BLOCK,
         )  # fmt: skip
     else:
@@ -223,7 +228,7 @@ def _loss_kernel(
     active = True
     if mask_ptr is not None:
         active = tl.load(mask_ptr + row) != 0
-    out_ptr, head = frame_of_row(out_ptr, row, vocab, ALIGNED)
+    out_ptr, head, _ = frame_of_row(out_ptr, row, vocab, ALIGNED)
     logp = 0.0
     entropy = 0.0
     g = 0.0
@@ -231,8 +236,8 @@ def _loss_kernel(
         a = tl.load(ids_ptr + row)
         valid = valid_id(a, vocab, flag_ptr)
         a = tl.where(valid, a, 0) + head
-        frame_ptr, _ = frame_of_row(logits_ptr, row, vocab, ALIGNED)
-        logp, entropy, c = row_stats(frame_ptr, head, vocab, a, scale, True, ALIGNED, BLOCK)
+        frame_ptr, _, limit = frame_of_row(logits_ptr, row, vocab, ALIGNED)
+        logp, entropy, c = row_stats(frame_ptr, head, vocab, limit, a, scale, True, ALIGNED, BLOCK)
         logp = tl.where(valid, logp, float("nan"))
         advantage, weight, old, ref, correction = load_token(
             row, True, advantage_ptr, weight_ptr, count_ptr, old_ptr, ref_ptr, correction_ptr, tokens_per_advantage,
@@ -250,7 +255,8 @@ def _loss_kernel(
         if ENTROPY_GRADIENT | (g != 0):
             constant, slope, at_action = gradient_coefficients(g, -weight * entropy_coef, logp, entropy, inverse_temperature)
             write_gradient(
-                out_ptr, frame_ptr, head, vocab, a, scale, c, constant, slope, at_action, ENTROPY_GRADIENT, ALIGNED, BLOCK
+                out_ptr, frame_ptr, head, vocab, limit, a, scale, c, constant, slope, at_action, ENTROPY_GRADIENT, ALIGNED,
+                BLOCK,
             )  # fmt: skip
         else:
             write_zeros(out_ptr, head, vocab, ALIGNED, BLOCK)
