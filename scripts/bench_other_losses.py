@@ -151,7 +151,7 @@ def bench_cross_entropy(n: int, width: int, compile_too: bool) -> Iterator[dict]
 
 def bench_host(n: int, vocab: int, width: int) -> Iterator[dict]:
     """Of forward + backward of so few tokens that the GPU is soon done."""
-    from kernrl.kernels import grpo_loss, linear_grpo_loss, ratio_kl
+    from kernrl.kernels import grpo_loss, linear_cross_entropy, linear_grpo_loss, ratio_kl, token_logprobs
 
     tokens = make_tokens(n, vocab, 1.0)
     ids, mask, options = tokens["ids"], tokens["mask"], our_options(tokens)
@@ -161,20 +161,26 @@ def bench_host(n: int, vocab: int, width: int) -> Iterator[dict]:
     head = torch.randn(vocab, width, device="cuda", dtype=torch.bfloat16) * width**-0.5
     weights = torch.randn(2, *ids.shape, device="cuda").unbind()
 
-    def ratio():
-        leaf = logits.detach().requires_grad_()
-        torch.autograd.backward(ratio_kl(leaf, ref, ids, mask, tokens["old"], TEMPERATURE), weights)
+    def both_of(loss):
+        torch.autograd.backward(loss(logits.detach().requires_grad_()), weights)
 
     def ours(loss, *inputs):
         return functools.partial(forward_backward, lambda *given: loss(*given, ids, **options)[0], *inputs)
 
-    shapes = {"grpo_loss": [n, vocab], "linear_grpo_loss": [n, width], "ratio_kl": [n, vocab]}
     runs: dict[tuple[str, str], Callable[[], object]] = {
         ("grpo_loss", "kernrl, in place"): ours(grpo_loss, logits),
         ("grpo_loss", "eager"): functools.partial(forward_backward, lambda x: eager(x, tokens), logits),
         ("linear_grpo_loss", "kernrl"): ours(linear_grpo_loss, hidden, head),
         ("linear_grpo_loss", "eager"): functools.partial(forward_backward, lambda h, w: eager(h @ w.t(), tokens), hidden, head),
-        ("ratio_kl", "kernrl"): ratio,
+        ("ratio_kl", "kernrl"): lambda: both_of(lambda x: ratio_kl(x, ref, ids, mask, tokens["old"], TEMPERATURE)),
+        ("token_logprobs", "kernrl"): lambda: both_of(lambda x: token_logprobs(x, ids, temperature=TEMPERATURE)),
+        ("token_logprobs", "eager"): lambda: both_of(lambda x: logprobs_in_pytorch(x, ids)),
+        ("linear_cross_entropy", "kernrl"): lambda: forward_backward(
+            lambda h, w: linear_cross_entropy(h, w, ids)[0], hidden, head
+        ),
+        ("linear_cross_entropy", "eager"): lambda: forward_backward(
+            lambda h, w: cross_entropy_in_pytorch(h.view(n, width), w, ids.view(-1)), hidden, head
+        ),
     }
     try:
         from liger_kernel.transformers.grpo_loss import triton_grpo_loss  # pyright: ignore[reportMissingImports]
@@ -194,7 +200,8 @@ def bench_host(n: int, vocab: int, width: int) -> Iterator[dict]:
     costs = host_and_wall_us({f"{op}: {name}": run for (op, name), run in runs.items()})
     for op, name in runs:
         host, wall = costs[f"{op}: {name}"]
-        yield {"shape": shapes[op], "name": f"{op}: {name}", "host_us": host, "wall_us": wall}
+        shape = [n, width if op.startswith("linear") else vocab]
+        yield {"shape": shape, "name": f"{op}: {name}", "host_us": host, "wall_us": wall}
 
 
 def _row(name: str, ms: float | None, floor_ms: float, floor: str) -> dict:

@@ -65,7 +65,7 @@ def launches_of(name: str, vocab: int) -> list[str]:
     if name in BY_SEQUENCE:
         return ["_stats_kernel", "_tokens_kernel", "_gradient_kernel", "_scale_kernel"]
     before = ["_shares_kernel"] if name in BY_LENGTH else [] if name in COUNTED_BY_NOBODY else ["_count_kernel"]
-    if name == "sequence_tis":
+    if name in ("sequence_tis", "together"):
         before.append("_shares_kernel")
     return [*before, "_loss_kernel" if vocab < 16384 else "_resident_kernel", "_tokens_kernel", "_scale_kernel"]
 

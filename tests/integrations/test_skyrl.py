@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from support.ppo_case import clipped, mean, ppo_case
+from support.ppo_case import clipped, mean, ppo_case, skyrl_config, skyrl_correction
 from support.stand_in_module import stand_in_module
 
 from kernrl.errors import UsageError
@@ -17,15 +17,6 @@ torch.set_num_threads(1)
 @pytest.fixture
 def case():
     return ppo_case()
-
-
-def skyrl_config(**changes):
-    return SimpleNamespace(
-        **{
-            "policy_loss_type": "regular", "eps_clip_low": 0.2, "eps_clip_high": 0.28, "clip_ratio_c": 3.0,
-            "loss_reduction": "token_mean", "max_seq_len": 10, "use_tis": False, "tis_imp_ratio_cap": 1.1, **changes,
-        }
-    )  # fmt: skip
 
 
 def test_skyrl_reductions(case):
@@ -58,19 +49,12 @@ def test_skyrl_dual_clip_and_tis(case):
     torch.testing.assert_close(loss, mean(case, tis * clipped(case, high=0.28)))
 
 
-def correction_config(**changes):
-    names = ("tis_ratio_type", "sequence_mask_metric", "outlier_token_is_threshold_low", "outlier_token_is_threshold_high",
-             "token_mask_is_threshold_low", "token_mask_is_threshold_high")  # fmt: skip
-    caps = {"token_tis_ratio_clip_high": 1.1, "sequence_tis_ratio_clip_high": 1.3}
-    return SimpleNamespace(**{**dict.fromkeys(names), **caps, **changes})
-
-
 def test_the_summed_skyrl_loss_and_its_corrections(case):
     each, m = clipped(case, high=0.28), case.mask
     gap = (case.old - case.rollout) * m
     expected = {None: 1.0, "token": gap.exp().clamp(max=1.1), "sequence": gap.sum(1, keepdim=True).exp().clamp(max=1.3)}
     for level, rho in expected.items():
-        config = skyrl_config(off_policy_correction=correction_config(tis_ratio_type=level))
+        config = skyrl_config(off_policy_correction=skyrl_correction(tis_ratio_type=level))
         loss, metrics = summed_policy_loss_fused(case.new, case.old, case.a, config, m, case.rollout)
         torch.testing.assert_close(loss, (rho * each * m).sum())
         assert set(metrics) == {"clip_ratio"}
@@ -82,7 +66,7 @@ def test_skyrl_refuses_what_it_does_not_know(case):
         ppo_policy_loss_fused(case.new, case.old, case.a, skyrl_config(policy_loss_type="clip_cov"), case.mask)
     with pytest.raises(UsageError, match="prompt_mean"):
         ppo_policy_loss_fused(case.new, case.old, case.a, skyrl_config(loss_reduction="prompt_mean"), case.mask)
-    masked = skyrl_config(off_policy_correction=correction_config(sequence_mask_metric="product"))
+    masked = skyrl_config(off_policy_correction=skyrl_correction(sequence_mask_metric="product"))
     with pytest.raises(UsageError, match="sequence_mask_metric"):
         summed_policy_loss_fused(case.new, case.old, case.a, masked, case.mask, case.rollout)
 

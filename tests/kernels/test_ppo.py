@@ -39,6 +39,15 @@ def test_metrics_are_a_mapping_that_joins_dicts():
         metrics["c"]
 
 
+def test_no_token_gives_zero():
+    """A micro-batch may have none."""
+    new, none = torch.zeros(0, requires_grad=True), torch.zeros(0)
+    loss, metrics = ppo_loss(new, none, none, none, cu_seqlens=torch.tensor([0, 0]), correction="none")
+    loss.backward()
+    assert loss == 0
+    assert metrics["tokens"] == metrics["ratio_max"] == 0
+
+
 def test_entropy_is_refused(case):
     with pytest.raises(UsageError, match="entropies"):
         ppo_loss(case.new, case.old, case.a, case.mask, entropy_coef=0.1)

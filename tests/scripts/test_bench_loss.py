@@ -98,9 +98,11 @@ def test_log_probs_are_timed_alone_with_backward_and_from_hidden_states(gradient
     assert rows["kernrl, forward + backward"]["x_floor"] == 1
 
 
-def test_what_a_call_costs_the_host_is_asked_of_three_losses(gradients):
+def test_what_a_call_costs_the_host_is_asked_of_every_loss_but_ppo_loss(gradients):
+    """`bench_tokens` asks it of that one."""
     rows = list(bench_other_losses.bench_host(64, 100, 16))
-    assert {row["name"] for row in rows} >= {"grpo_loss: kernrl, in place", "linear_grpo_loss: kernrl", "ratio_kl: kernrl"}
+    losses = {"grpo_loss", "ratio_kl", "token_logprobs", "linear_grpo_loss", "linear_cross_entropy"}
+    assert {row["name"].partition(":")[0] for row in rows if "kernrl" in row["name"]} == losses
     assert {tuple(row["shape"]) for row in rows} == {(64, 100), (64, 16)}
 
 

@@ -214,18 +214,32 @@ def any_ppo_loss(place: Place, draw) -> None:
     logp = (noise(b, t) - 3).to(dtype)
     old, advantages = (logp.double() + draw(st.sampled_from([0.1, 5.0, 60.0])) * noise(b, t)).to(dtype), noise(b, t)
     mask = (torch.rand(b, t, generator=generator) < 0.7).float()
-    options = {"loss_type": loss_type, "delta": 1.5, "max_tokens": 5}
+    kinds = ["none"] if loss_type == "vespo" else ["none", "token_truncate", "token_mask", "sequence_truncate", "sequence_mask"]
+    options = {
+        "loss_type": loss_type, "delta": draw(st.sampled_from([None, 1.5])), "max_tokens": 5, "correction_min": 0.7,
+        "correction": draw(st.sampled_from(kinds)), "beta": draw(st.sampled_from([0.0, 0.1])),
+        "kl_estimator": draw(st.sampled_from(["k1", "k2", "k3"])),
+    }  # fmt: skip
+    ref, rollout = ((x.double() + 0.2 * noise(b, t)).to(dtype) for x in (logp, old))
+    starts = None
+    if draw(st.booleans()):  # packed, one token less in the first sequence
+        logp, old, ref, rollout, advantages, mask = (x.flatten()[1:] for x in (logp, old, ref, rollout, advantages, mask))
+        starts = torch.arange(0, b * t + 1, t).sub(1).clamp(min=0)
     exact = logp.double().clone().requires_grad_()
-    want, wanted = ppo_loss(exact, old.double(), advantages, mask, **options)
+    doubled = {"ref_logprobs": ref.double(), "rollout_logprobs": rollout.double(), "cu_seqlens": starts}
+    want, wanted = ppo_loss(exact, old.double(), advantages, mask, **doubled, **options)
     want.backward()
-    assume(exact.grad.abs().amax() < torch.finfo(dtype).max)  # float16 ends at 65504, a ratio at exp(20)
+    assume((exact.grad.abs() < torch.finfo(dtype).max).all())  # float16 ends at 65504, a ratio at exp(20)
     off = mask == 0
     layout = draw(st.sampled_from(["strided", "contiguous", "odd"]))
     leaf = laid_out(place.move(logp.masked_fill(off, math.nan)), layout).requires_grad_()
     broken = advantages.to(torch.float64 if dtype == torch.float64 else torch.float32).masked_fill(off, math.nan)
+    named = {"ref_logprobs": place.move(ref.masked_fill(off, math.nan))}
+    named |= {"rollout_logprobs": place.move(rollout.masked_fill(off, math.nan))}
+    named |= {"cu_seqlens": None if starts is None else place.move(starts)}
     with place.entered():
         given = place.move(old.masked_fill(off, math.nan)), place.move(broken), place.move(mask)
-        loss, _ = ppo_loss(leaf, *given, **options)
+        loss, _ = ppo_loss(leaf, *given, **named, **options)
         loss.backward()
     assert leaf.grad[place.move(off)].eq(0).all()
     scale = max(1.0, wanted["ratio_max"].item())

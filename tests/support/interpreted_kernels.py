@@ -5,9 +5,11 @@ The answer to any request has for each case the errors against the float64 refer
 
 import itertools
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from triton.runtime import interpreter
 
 from kernrl.kernels import ratio_kl
 from kernrl.kernels.over_logits import vocab, vocab_parallel
@@ -186,6 +188,51 @@ def odd_rows() -> dict[str, float]:
     }
 
 
+def loads_beyond(run: Callable[..., object], *rows: torch.Tensor) -> int:
+    """How often the kernels that `run(*rows)` launches load something from right before or right behind the rows."""
+    fenced, fences = [], []
+    for x in rows:
+        around = torch.full((x.numel() + 64,), 7.0)
+        fenced.append(around[32:-32].view(x.shape).copy_(x))
+        fences += [around[:32], around[-32:]]
+    load, found = interpreter.InterpreterBuilder.create_masked_load, 0
+
+    def watched(builder, ptrs, mask, *rest):
+        nonlocal found
+        at = ptrs.data[mask.data.astype(bool)].astype("int64")
+        found += sum(int(((at >= x.data_ptr()) & (at < x.data_ptr() + x.nbytes)).sum()) for x in fences)
+        return load(builder, ptrs, mask, *rest)
+
+    interpreter.InterpreterBuilder.create_masked_load = watched
+    try:
+        run(*fenced)
+    finally:
+        interpreter.InterpreterBuilder.create_masked_load = load
+    return found
+
+
+def loads_of_every_kernel(n: int, size: int) -> dict[str, float]:
+    """Groups of 16 bytes are loaded whole, but not where they end behind the last row."""
+    generator = torch.Generator().manual_seed(7)
+    logits, other = torch.randn(2, n, size, generator=generator).unbind()
+    ids, mask, ones = torch.randint(0, size, (n,), generator=generator), torch.ones(n, dtype=torch.bool), torch.ones(n)
+    ids[-1] = size - 1
+    logits[-1, -1] = -200.0  # so that the last row is summed once more
+    tokens, config = prepare(ids, TEMPERATURE, {"advantages": ones, "loss_type": "reinforce"})
+
+    def loss(x):
+        vocab_loss(x, x, tokens, config, TEMPERATURE)
+
+    def stats_then_gradient(x):
+        vocab_gradient(x, x, ids, mask, vocab_stats(x, ids, mask, TEMPERATURE), ones, ones, TEMPERATURE)
+
+    def ratio_then_gradient(x, y):
+        torch.autograd.backward(_RatioKl.apply(x.requires_grad_(), y, ids, mask, ones, TEMPERATURE), [ones, ones])
+
+    beyond = loads_beyond(loss, logits) + loads_beyond(stats_then_gradient, logits)
+    return {"masked": float(beyond + loads_beyond(ratio_then_gradient, logits, other))}
+
+
 def ratio_and_kl() -> dict[str, float]:
     logits, ids, mask = hard_logits(6, 2501)
     other = logits + 0.1 * torch.randn(logits.shape, generator=torch.Generator().manual_seed(2))
@@ -288,6 +335,12 @@ TOKEN_CASES = {
         "old_logprobs": 0.2, "rollout_logprobs": 0.2, "correction": "token_mask", "num_tokens": torch.tensor(777),
     },
     "fixed length": {"old_logprobs": 0.2, "loss_type": "dr_grpo", "max_tokens": 64},
+    **{
+        f"delta, k1, {level} truncate": {
+            "old_logprobs": 0.6, "delta": 1.3, "ref_logprobs": 0.3, "beta": 0.15, "kl_estimator": "k1",
+            "rollout_logprobs": 0.05, "correction": f"{level}_truncate", "correction_max": 1.1,
+        } for level in ("token", "sequence")
+    },
 }  # fmt: skip
 
 CASES = {
@@ -315,6 +368,8 @@ def answer(request: object, folder: Path) -> dict[str, dict[str, float]]:
             errors[f"{name}, packed {packed}"] = token_case(case, packed, programs=1 if waits else 3)
     errors |= {"odd rows": odd_rows(), "ratio_kl": ratio_and_kl()}
     errors |= {"two_kernels": two_kernels(), "unlikely": unlikely_actions(), "broken": broken_rows()}
+    for n, size in ((1, 3), (3, 1023), (3, 1026), (1, 2501), (2, 1024)):
+        errors[f"loads of {n} rows of {size}"] = loads_of_every_kernel(n, size)
     errors |= {f"two ranks, {first}": columns_of_two_ranks(first) for first in (1250, 2300, 2450)}
     for shape in ((8, 2, 64, 70), (6, 2, 24, 33), (4, 4, 16, 0), (3, 1, 64, 129)):
         errors[f"attention of a step, {shape}"] = attention_of_a_step(*shape)

@@ -35,7 +35,11 @@ VARIANTS = {
     "dr_grpo": {"old": True, "loss_type": "dr_grpo", "max_tokens": 64},
     "sequence_mean": {"old": True, "aggregation": "sequence_mean"},
     "global_count": {"old": True, "num_tokens": 1000.0},
-}
+    "together": {
+        "old": True, "ref": True, "rollout": True, "delta": 1.5, "beta": 0.1, "kl_estimator": "k2",
+        "correction": "sequence_truncate",
+    },
+}  # fmt: skip
 
 
 def batch(b, t, vocab, dtype=torch.bfloat16, seed=0, scale=2.0):

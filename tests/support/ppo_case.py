@@ -21,3 +21,21 @@ def clipped(case, low=0.2, high=0.2):
 
 def mean(case, each):
     return (each * case.mask).sum() / case.mask.sum()
+
+
+def skyrl_config(**changes) -> SimpleNamespace:
+    """SkyRL's algorithm section, as far as the loss reads it."""
+    return SimpleNamespace(
+        **{
+            "policy_loss_type": "regular", "eps_clip_low": 0.2, "eps_clip_high": 0.28, "clip_ratio_c": 3.0,
+            "loss_reduction": "token_mean", "max_seq_len": 10, "use_tis": False, "tis_imp_ratio_cap": 1.1, **changes,
+        }
+    )  # fmt: skip
+
+
+def skyrl_correction(**changes) -> SimpleNamespace:
+    """Its off_policy_correction."""
+    names = ("tis_ratio_type", "sequence_mask_metric", "outlier_token_is_threshold_low", "outlier_token_is_threshold_high",
+             "token_mask_is_threshold_low", "token_mask_is_threshold_high")  # fmt: skip
+    caps = {"token_tis_ratio_clip_high": 1.1, "sequence_tis_ratio_clip_high": 1.3}
+    return SimpleNamespace(**{**dict.fromkeys(names), **caps, **changes})

@@ -258,7 +258,7 @@ def policy_loss_reference(
     metrics = {
         "tokens": mask.sum().to(loss.dtype),
         "ratio_mean": mean(ratio),
-        "ratio_max": ratio.detach().where(mask, 0.0).amax(),
+        "ratio_max": torch.cat([ratio.detach().where(mask, 0.0), ratio.new_zeros(1)]).amax(),  # there may be no token
         "clip_low": mean(low),
         "clip_high": mean(high),
         "clip_delta": mean(beyond),
