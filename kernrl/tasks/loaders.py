@@ -25,7 +25,7 @@ SHIPPED = {"heldout": "heldout_level2.jsonl"}
 PRECISION = "tf32"
 """Of the tasks of `MADE`, as of those of `SHIPPED`. A row or file that states none is fp32."""
 
-MADE = ("graph-heldout", "graph-deep", "graph-single")
+MADE = ("graph-heldout", "graph-deep", "graph-single", "graph-train")
 """Words for suites that are made on the spot, of random Graphs in many hands: see `kernrl/tasks/nano/suites.py`."""
 
 TABLES = (".jsonl", ".json", ".parquet")

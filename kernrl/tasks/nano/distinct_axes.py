@@ -8,6 +8,7 @@ Heights and widths of images are odd once, where the ops allow it: else a width 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 
 from kernrl.tasks.graph.graph import Graph
@@ -31,6 +32,19 @@ def at_distinct_sizes(graph: Graph) -> tuple[Graph, ...]:
     return (graph,)
 
 
+def at_smaller_sizes(graph: Graph, smaller: Mapping[int, int]) -> Graph | None:
+    """The Graph with other sizes on its free axes, and on what follows from them; None where an op does not fit them.
+
+    Args:
+        smaller: Size of a free axis → what it shall be; other sizes stay.
+    """
+    for derived in (False, True):
+        found = _at_sizes(graph, odd=False, derived=derived, smaller=smaller)
+        if found and all(value.numel for value in found[1].values.values()):
+            return found[1]
+    return None
+
+
 def _at_some_sizes(graph: Graph, *, odd: bool) -> tuple[Graph, ...]:
     """The Graph at three choices of those sizes that can change; nothing where none can."""
     fixed, best = _sizes(graph), ()
@@ -44,18 +58,26 @@ def _sizes(graph: Graph) -> frozenset[int]:
     return frozenset(n for value in graph.values.values() for n in value.shape if n > 1)
 
 
-def _at_sizes(graph: Graph, *, odd: bool, fixed: frozenset[int] = frozenset(), derived: bool = False) -> tuple[Graph, ...]:
+def _at_sizes(
+    graph: Graph,
+    *,
+    odd: bool,
+    fixed: frozenset[int] = frozenset(),
+    derived: bool = False,
+    smaller: Mapping[int, int] | None = None,
+) -> tuple[Graph, ...]:
     """The Graph at three choices of the sizes that are not `fixed`; nothing where that does not hold.
 
     Args:
         derived: An axis that is as long as what ops made of others follows from those.
+        smaller: As of `SizeAssignment`.
     """
     ties: dict[int, int] = {}
     given: dict[int, Size] = {}
     tied: set[int] = set()
     everything = _sizes(graph)
     for _ in range(40):
-        attempt = SizeAssignment(graph, ties, given, tied, fixed, odd)
+        attempt = SizeAssignment(graph, ties, given, tied, fixed, odd, smaller)
         try:
             return attempt.run()
         except Tie as tie:

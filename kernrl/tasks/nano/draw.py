@@ -18,7 +18,7 @@ from kernrl.tasks.nano import draw_sizes as sizes
 from kernrl.tasks.nano import draw_wide as wide
 
 MOST_ELEMENTS = 2**31
-"""Largest tensor drawn: 8 GiB of float32. Nothing here is computed."""
+"""Largest tensor drawn to learn from: 8 GiB of float32. Nothing here is computed."""
 
 LENGTHS = {1: 0.4, 2: 0.8, 3: 1.4, 4: 2, 5: 2, 6: 2, 7: 1.8, 8: 1.6, 9: 1.4, 10: 1.2, 11: 1, 12: 0.8}
 """Ops of a Graph → how often."""
@@ -27,20 +27,20 @@ PLAIN = 0.3
 """Share of Graphs that are one layer and what follows it."""
 
 
-def draw_graph(rng: Random, ops: int | None = None) -> Graph:
-    """A random Graph to learn from, of `ops` ops where that is given."""
+def draw_graph(rng: Random, ops: int | None = None, most: int = MOST_ELEMENTS) -> Graph:
+    """A random Graph to learn from, of `ops` ops where that is given, with at most so many elements in a tensor."""
     if ops is None and rng.random() < PLAIN:
-        return draw_plain_graph(rng)
+        return draw_plain_graph(rng, most)
     ops = ops or rng.choices(list(LENGTHS), weights=list(LENGTHS.values()))[0]
     first = wide.product if rng.random() < 0.5 else None
-    return sample(rng, ops, start=_start, first=first, steps=STEPS, outputs=branches.outputs, most=MOST_ELEMENTS)
+    return sample(rng, ops, start=_start, first=first, steps=STEPS, outputs=branches.outputs, most=most)
 
 
-def draw_plain_graph(rng: Random) -> Graph:
+def draw_plain_graph(rng: Random, most: int = MOST_ELEMENTS) -> Graph:
     """A random Graph of one layer and what follows it."""
     ops = rng.choices(list(draw_plain.LENGTHS), weights=list(draw_plain.LENGTHS.values()))[0]
     kept, steps = draw_plain.outputs, PLAIN_STEPS
-    return sample(rng, ops, start=_start, first=wide.product, steps=steps, outputs=kept, most=MOST_ELEMENTS)
+    return sample(rng, ops, start=_start, first=wide.product, steps=steps, outputs=kept, most=most)
 
 
 def _start(d: Draft) -> None:

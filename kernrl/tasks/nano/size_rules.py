@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from math import prod
@@ -40,6 +40,8 @@ class SizeAssignment:
     """Sizes that do not change."""
     odd: bool
     """Whether heights and widths are odd in the third Graph."""
+    smaller: Mapping[int, int] | None = None
+    """Size of a free axis → what it is in the second Graph, in place of a multiple; other sizes stay what they are."""
     shapes: dict[str, Shape] = field(default_factory=dict)
     by_size: dict[int, Size] = field(default_factory=dict)
     free: count[int] = field(default_factory=count)
@@ -81,7 +83,8 @@ class SizeAssignment:
         while k in self.ties:
             k = self.ties[k]
         # the second factor runs the other way round, so that no product of axes equals another in both
-        size = self.given.get(k) or (n, n * PRIMES[k % len(PRIMES)], n * PRIMES[-1 - k % len(PRIMES)] | odd)
+        second = n * PRIMES[k % len(PRIMES)] if self.smaller is None else self.smaller.get(n, n)
+        size = self.given.get(k) or (n, second, n * PRIMES[-1 - k % len(PRIMES)] | odd)
         self.axes[size] = k
         return self.by_size.setdefault(n, size) if n in self.tied else size
 

@@ -14,9 +14,10 @@ from kernrl.tasks.graph.graph import Graph
 from kernrl.tasks.graph.lift import lift
 from kernrl.tasks.graph.sample import sample
 from kernrl.tasks.graph.writing.hands import Hand
+from kernrl.tasks.graph.writing.spellings import NoSpellingError
 from kernrl.tasks.graph.writing.write import write
 from kernrl.tasks.loaders import MADE, load_tasks
-from kernrl.tasks.nano import draw, draw_plain, draw_reuse, draw_sides, draw_space, draw_wide
+from kernrl.tasks.nano import draw, draw_plain, draw_reuse, draw_sides, draw_space, draw_wide, suites
 from kernrl.tasks.nano.assemble import MalformedReplyError, assemble, read_reply
 from kernrl.tasks.nano.distinct_axes import at_distinct_sizes
 from kernrl.tasks.nano.draw import draw_plain_graph
@@ -36,11 +37,12 @@ from kernrl.tasks.nano.graph_pairs import (
 from kernrl.tasks.nano.headers import with_headers, without_headers
 from kernrl.tasks.nano.listing import FAST, words_of, write_listing
 from kernrl.tasks.nano.reply import answer_of
-from kernrl.tasks.nano.suites import SUITES, suite
+from kernrl.tasks.nano.suites import PRACTICE, SUITES, suite
+from kernrl.tasks.nano.suites import TASKS as SUITE_SIZES
 from kernrl.tasks.solutions.from_graph.answer import read_source
 from kernrl.tasks.solutions.from_graph.plausible import answer_s
 from kernrl.tasks.solutions.from_graph.styles import STYLES, TAUGHT, write_solutions
-from kernrl.tasks.split import HELDOUT, split_of
+from kernrl.tasks.split import HELDOUT, TRAIN, split_of
 from kernrl.tasks.task import Task
 from kernrl.verifier.base.devices import device_for
 
@@ -217,8 +219,8 @@ def test_generated_pairs_are_of_their_split_and_the_same_every_time() -> None:
 
 
 @pytest.mark.slow
-def test_suites_are_held_out_by_composition() -> None:
-    assert set(MADE) == set(SUITES)
+def test_suites_are_of_their_split_by_composition() -> None:
+    assert set(MADE) == set(SUITES) == set(SUITE_SIZES)
     for name, (fewest, most) in SUITES.items():
         tasks = list(suite(name, tasks=6))
         assert [t.id for t in tasks] == [t.id for t in load_tasks(name, limit=6).tasks]
@@ -226,7 +228,42 @@ def test_suites_are_held_out_by_composition() -> None:
             graph = lift(t)
             assert graph.composition == t.composition
             assert fewest <= len(t.composition) <= most
-            assert most == 1 or split_of_graph(graph) == HELDOUT
+            assert most == 1 or split_of_graph(graph) == (TRAIN if name == PRACTICE else HELDOUT) == t.split
+
+
+@pytest.mark.slow
+def test_tasks_to_practise_on_are_large_and_askable_and_each_another() -> None:
+    tasks = list(suite(PRACTICE, tasks=12))
+    assert tasks == list(suite(PRACTICE, tasks=12))
+    assert tasks[:2] == list(suite(PRACTICE, tasks=2))
+    assert tasks[0] != next(suite(PRACTICE, seed=1))
+    assert len({t.composition for t in tasks}) == 12
+    many = 0
+    for t in tasks:
+        graph = lift(t)
+        values = graph.values
+        moved = sum(values[name].nbytes for name in {*graph.outputs, *(n for n in values if n[0] in "xp")})
+        assert 2**24 <= moved <= 2**30
+        assert max(value.numel for value in values.values()) <= 2**28
+        assert ask(t, "tf32", fast=True).startswith("tf32 fast ")
+        many += len(replies(t, "tf32")) >= 3
+    assert many >= 10
+
+
+def test_what_cannot_be_written_or_cannot_tell_right_from_wrong_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = list(suite(PRACTICE, tasks=3))
+    refused = iter([NoSpellingError("no"), None, None])
+
+    def hard_to_write(graph: Graph, hand: Hand, rng: Random) -> str:
+        if error := next(refused, None):
+            raise error
+        return write(graph, hand, rng)
+
+    monkeypatch.setattr(suites, "write", hard_to_write)
+    assert list(suite(PRACTICE, tasks=2)) == kept[1:]
+    first = kept[1].composition
+    monkeypatch.setattr(suites, "why_unsound", lambda graph, seed: "" if graph.composition != first else "constant")
+    assert first not in [t.composition for t in suite(PRACTICE, tasks=2)]
 
 
 @pytest.mark.slow

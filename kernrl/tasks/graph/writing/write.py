@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Sequence
 from random import Random
 from typing import Any
 
+import numpy as np
+
 from kernrl.tasks.graph.graph import Graph, Node, Operand
 from kernrl.tasks.graph.ops import OPS
 from kernrl.tasks.graph.writing.hands import STAGES, VALUES, Hand
 from kernrl.tasks.graph.writing.helper_method import end_in_helper, reads
-from kernrl.tasks.graph.writing.spellings import plain, spellings
+from kernrl.tasks.graph.writing.spellings import PLACES, NoSpellingError, number_text, plain, spellings
+
+NEED_TENSORS = ("maximum", "minimum", "atan2", "logical_and", "logical_or", "logical_xor", "matmul")
+"""Ops whose operands are never numbers."""
 
 ROLES = {2: ("batch_size", "features"), 3: ("batch_size", "channels", "length")}
 ROLES |= {4: ("batch_size", "channels", "height", "width"), 5: ("batch_size", "channels", "depth", "height", "width")}
@@ -23,9 +29,14 @@ def write(graph: Graph, hand: Hand, rng: Random) -> str:
     """The source of a task: `Model`, its constants, `get_inputs` and `get_init_inputs`.
 
     Args:
-        graph: Of the ops that `sample.py` draws, with tensors alone as inputs.
+        graph: With tensors of floats alone as inputs.
         hand: Who writes; `rng` makes the choices that are left.
+
+    Raises:
+        NoSpellingError: There is no way to write one of its ops.
     """
+    if any(i.value.dtype != "float32" for i in graph.inputs) or any(p.data for p in graph.parameters):
+        raise NoSpellingError("its inputs and parameters are not all floats that are drawn")
     writer = _Writer(graph, hand, rng)
     writer.body()
     return writer.source()
@@ -55,7 +66,7 @@ class _Writer:
 
     def body(self) -> None:
         """All of `forward`, and what `__init__` makes for it."""
-        arguments = _arguments(self.rng, len(self.graph.inputs))
+        self.arguments = arguments = _arguments(self.rng, len(self.graph.inputs))
         for given, argument in zip(self.graph.inputs, arguments, strict=True):
             self.names.add(argument)
             self.text[given.value.name] = argument
@@ -63,12 +74,11 @@ class _Writer:
             self._node(node)
         returned = [self._read(o) for o in self.graph.outputs]
         self.forward.append("return " + (returned[0] if self.graph.structure == "*" else ", ".join(returned)))
-        self.arguments = arguments
 
     def _node(self, node: Node) -> None:
         made = self._parametrised(node) or self._plain(node)
         form, text = made
-        first = next(o for o in node.operands if isinstance(o, str))
+        first = next(iter(node.reads), "")
         if form == "module":
             before = self.modules.pop(first, None) if self.hand.sequential and self.readers[first] == 1 else None
             steps = f"{before}\n{text}" if before else text
@@ -93,9 +103,10 @@ class _Writer:
         if self.readers[name] == 1 and self.rng.random() < self.hand.inline:
             self.text[name] = f"({text})"
             return
-        first = next(o for o in node.operands if isinstance(o, str))
+        first = next(iter(node.reads), "")
         held = self.text.get(first, "")
-        pending = (text for value, text in self.text.items() if value != first and self.left.get(value))
+        pending = [text for value, text in self.text.items() if value != first and self.left.get(value)]
+        pending += self.sources.values()
         free = re.fullmatch(r"\w+", held) is not None and self.left[first] == 0 and not any(reads(t, held) for t in pending)
         reuse = free and (self.hand.variables == "rebind" or self.rng.random() < 0.3)
         variable = held if reuse else self._name(self.rng.choice(VALUES))
@@ -109,7 +120,8 @@ class _Writer:
             and mine
             and own
             and own.kind != "view"
-            and node.value.shape == self.values[first].shape
+            and not any(reader.kind == "view" for reader in self.graph.readers[first])
+            and (node.value.shape, node.value.dtype) == (self.values[first].shape, self.values[first].dtype)
         ):
             self.forward.append(f"{variable} {mine[1]}= {mine[2]}")
         else:
@@ -131,8 +143,9 @@ class _Writer:
 
     def _number(self, number: float) -> str:
         where = self.hand.scalars
-        if where == "literal" or number != number or abs(number) == float("inf"):
-            return repr(number)
+        rounded = where == "buffer" and float(str(np.float32(number))) != number  # it would be another number
+        if where == "literal" or rounded or isinstance(number, bool) or not math.isfinite(number):
+            return number_text(number)
         name = self._name(self.rng.choice(("scale", "alpha", "factor", "value", "eps_shift", "gain")))
         if where == "global":
             return self._constant(name, number)
@@ -162,31 +175,59 @@ class _Writer:
 
     def _plain(self, node: Node) -> tuple[str, str]:
         """An op without parameters of its own, in a form of the hand's choice."""
-        rank = len(self.values[node.reads[0]].shape)
-        choices = spellings(node, rank, self.rng)
-        simple = re.fullmatch(r"\w+", self.text.get(node.reads[0], "")) is not None
+        if node.kind == "create":
+            return "functional", self._created(node)
+        source = node.reads[0]
+        choices = spellings(node, self.values, self.rng)
+        simple = re.fullmatch(r"\w+", self.text.get(source, "")) is not None
         once = [c for c in choices if c[1].count("{x}") < 2]
         if not simple and not once:
             variable = self._name(self.rng.choice(VALUES))
-            self.left[node.reads[0]] += 1
-            self.forward.append(f"{variable} = {self._read(node.reads[0])}")
-            self.text[node.reads[0]] = variable
+            self.left[source] += 1
+            self.forward.append(f"{variable} = {self._read(source)}")
+            self.text[source] = variable
         elif not simple:
             choices = once
         if not isinstance(node.operands[0], str):  # a number in front has no method
             choices = [c for c in choices if c[0] == "operator"]
+            if not choices or (node.op == "div" and node.operands[0] != 1):  # torch divides 1 and multiplies the rest
+                raise NoSpellingError(f"there is no spelling of {node.op} of a number")
         form, text = self.rng.choices(choices, weights=[self.hand.forms[f] for f, _ in choices])[0]
         if form == "module":
             return form, text
+        if node.op in NEED_TENSORS and not all(isinstance(o, str) for o in node.operands):
+            raise NoSpellingError(f"there is no spelling of {node.op} with a number")
         swap = node.op in ("add", "mul") and form == "operator" and self.rng.random() < 0.25
-        x, *rest = [self._read(o) for o in node.operands]
-        if swap and rest:
+        read = [self._read(o) for o in node.operands]
+        if swap and len(read) > 1:
             text = text.replace("{x}", "{0}").replace("{y}", "{x}").replace("{0}", "{y}")
-        return form, text.replace("{x}", x).replace("{y}", rest[0] if rest else "")
+        for place, expression in zip(PLACES, read, strict=False):
+            text = text.replace(place, expression)
+        return form, text
+
+    def _created(self, node: Node) -> str:
+        """A tensor that `forward` makes, on the device of its first input; a length that is an input's has that one's name."""
+        a = _attributes(node)
+        place = f"dtype=torch.{a['dtype']}, device={self.arguments[0]}.device"
+        if node.op == "full":
+            if node.reads:
+                raise NoSpellingError("there is no spelling of full with a tensor")
+            return f"torch.full({a['shape']}, {number_text(node.operands[0])}, {place})"
+        start, end = a["start"], a["end"]
+        length = end - start
+        if not isinstance(length, int) or a["step"] != 1:
+            return f"torch.arange({start}, {end}, {a['step']}, {place})"
+        axes = ((i.value.shape, d) for i in self.graph.inputs for d, n in enumerate(i.value.shape) if n == length)
+        shape, axis = next(axes, ((), 0))
+        name = self._global(length, ROLES[len(shape)][axis]) if shape and len(shape) in ROLES and length >= 8 else str(length)
+        return f"torch.arange({f'{start}, {name} + {start}' if start else name}, {place})"
 
     def _parametrised(self, node: Node) -> tuple[str, str] | None:
         """Layers that hold parameters: a module, or the functional form with parameters of its own."""
         as_module = self.rng.random() < 0.75
+        if not node.reads:
+            return None
+        as_module = as_module and self._holds(node)
         op, a = node.op, _attributes(node)
         rest = node.operands[1:]
         x = self.values[node.reads[0]].shape
@@ -198,32 +239,57 @@ class _Writer:
             return "functional", f"F.linear({', '.join(self._read(o) for o in node.operands)})"
         if node.kind == "convolution":
             return self._convolution(node, as_module)
+        if op == "prelu":
+            if as_module:
+                slopes = self.values[node.reads[1]].numel
+                return "module", f"nn.PReLU({'' if slopes == 1 else self._size(slopes, 'channels')})"
+            return None
+        eps = f", eps={a['eps']}" if a.get("eps", 1e-5) != 1e-5 else ""
         if op == "batch_norm":
-            text = f"nn.BatchNorm{max(1, len(x) - 2)}d({self._size(x[1], 'channels')}"
-            text += "" if rest[0] else ", affine=False"
-            return "module", text + ("" if rest[2] else ", track_running_stats=False") + ")"
+            momentum = f", momentum={a['momentum']}" if a["momentum"] != 0.1 else ""
+            if (
+                self._holds(node)
+                and bool(rest[0]) == bool(rest[1])
+                and bool(rest[2]) == bool(rest[3])
+                and len(x) in range(2, 6)
+            ):
+                text = f"nn.BatchNorm{max(1, len(x) - 2)}d({self._size(x[1], 'channels')}{eps}{momentum}"
+                text += "" if rest[0] else ", affine=False"
+                return "module", text + ("" if rest[2] else ", track_running_stats=False") + ")"
+            y, weight, bias, mean, variance = (self._read(o) for o in node.operands)
+            return "functional", f"F.batch_norm({y}, {mean}, {variance}, {weight}, {bias}, training=True{momentum}{eps})"
         if op == "batch_norm_eval":
-            if as_module and bool(rest[2]) == bool(rest[3]):
+            if as_module and bool(rest[2]) == bool(rest[3]) and len(x) in range(2, 6):
                 affine = "" if rest[2] else ", affine=False"
-                return "module", f"nn.BatchNorm{max(1, len(x) - 2)}d({self._size(x[1], 'channels')}{affine}).eval()"
-            return "functional", f"F.batch_norm({', '.join(self._read(o) for o in node.operands)})"
+                return "module", f"nn.BatchNorm{max(1, len(x) - 2)}d({self._size(x[1], 'channels')}{eps}{affine}).eval()"
+            return "functional", f"F.batch_norm({', '.join(self._read(o) for o in node.operands)}{eps})"
         if op in ("layer_norm", "rms_norm"):
+            if a["dim"] != tuple(range(len(x) - len(a["dim"]), len(x))):
+                raise NoSpellingError(f"there is no spelling of {op} over axes that are not the last")
             return self._trailing_norm(node, as_module, [x[d] for d in a["dim"]])
         if op == "group_norm":
-            if as_module:
-                text = f"nn.GroupNorm({a['num_groups']}, {self._size(x[1], 'channels')}"
+            if as_module and bool(rest[0]) == bool(rest[1]):
+                text = f"nn.GroupNorm({a['num_groups']}, {self._size(x[1], 'channels')}{eps}"
                 return "module", text + ("" if rest[0] else ", affine=False") + ")"
             y, weight, bias = (self._read(o) for o in node.operands)
-            return "functional", f"F.group_norm({y}, {a['num_groups']}, {weight}, {bias})"
+            return "functional", f"F.group_norm({y}, {a['num_groups']}, {weight}, {bias}{eps})"
         if op == "instance_norm":
-            if as_module and 3 <= len(x) <= 5:
-                return (
-                    "module",
-                    f"nn.InstanceNorm{len(x) - 2}d({self._size(x[1], 'channels')}{', affine=True' if rest[0] else ''})",
-                )
+            if as_module and 3 <= len(x) <= 5 and bool(rest[0]) == bool(rest[1]):
+                affine = ", affine=True" if rest[0] else ""
+                return "module", f"nn.InstanceNorm{len(x) - 2}d({self._size(x[1], 'channels')}{eps}{affine})"
             y, weight, bias = (self._read(o) for o in node.operands)
-            return "functional", f"F.instance_norm({y}, weight={weight}, bias={bias})"
+            return "functional", f"F.instance_norm({y}, weight={weight}, bias={bias}{eps})"
         return None
+
+    def _holds(self, node: Node) -> bool:
+        """Whether a module can hold all that a node reads but its first operand: parameters that nothing else reads."""
+        own = {p.value.name: p.kind for p in self.graph.parameters}
+        held = [o for o in node.operands[1:] if o is not None]
+        running = {"batch_norm": node.operands[3:5], "batch_norm_eval": node.operands[1:3]}.get(node.op, ())
+        return all(
+            isinstance(o, str) and self.readers[o] == 1 and own.get(o) == ("buffer" if o in running else "parameter")
+            for o in held
+        )
 
     def _trailing_norm(self, node: Node, as_module: bool, sizes: list[int]) -> tuple[str, str]:
         shape = ", ".join(self._size(s, "features") for s in sizes)
