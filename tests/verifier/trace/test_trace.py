@@ -570,7 +570,7 @@ REFUSED = {
     "tolist": ("return launch(x * x.tolist()[0][0])", "tolist"),
     "numpy": ("return launch(torch.from_numpy(x.numpy()))", "numpy"),
     "cpu": ("return launch(x.cpu())", ".cpu()"),
-    "nonzero": ("return launch(x[x > 0])", "depends on tensor values"),
+    "nonzero": ("return launch(x[x > 0])", "depends on tensor values: The register_meta function for torch.nonzero() [line"),
     "stream": ("s = torch.cuda.Stream(); return launch(x)", "streams"),
     "cuda graph": ("g = torch.cuda.CUDAGraph(); return launch(x)", "CUDA graphs"),
     "compile": ("return torch.compile(launch)(x)", "write the fusion in Triton"),
