@@ -320,7 +320,7 @@ class HeldState:
         """Put the module's own tensors back, and in them what forward has made of them, as if it had written to them."""
         for table, key, own, memory in self._places:
             now = table.get(key)
-            if now is own and now.data_ptr() == memory.data_ptr():
+            if now is own and own.data_ptr() == memory.data_ptr():
                 continue
             with torch.no_grad():
                 if isinstance(now, Tensor) and now.shape == memory.shape:
