@@ -21,6 +21,7 @@ from kernrl.errors import UsageError
 from kernrl.files import replace_file, require_writable
 from kernrl.service.client import open_verifier
 from kernrl.tasks.loaders import load_tasks
+from kernrl.tasks.rows import BadRow, task_from_row
 from kernrl.tasks.task import Task
 from kernrl.verifier import explain
 from kernrl.verifier.base.parse import MAX_SOURCE_CHARS
@@ -75,6 +76,14 @@ def _task(name: str, source: str | None = None) -> Task:
     if not whole and name.endswith(".py"):
         raise UsageError(f"{name}: there is no such file; name a task .py, SOURCE::ID or SOURCE#ROW.")
     return load_tasks(name if whole else f"{source or 'heldout'}::{name}").tasks[0]
+
+
+def _read_task(code: str, name: str) -> Task:
+    """A task by its text, with the input sets that it states."""
+    try:
+        return task_from_row({"pytorch_code": code, "id": name}, name)
+    except BadRow as error:
+        raise UsageError(f"the task {error}.") from None
 
 
 def _read_candidate(name: str) -> str:
@@ -165,7 +174,9 @@ class _Rows:
 
     def __init__(self, config: VerifyConfig, path: Path, lines: list[str], left: list[int]) -> None:
         self._config, self._path, self._lines, self._left = config, path, lines, left
-        self._task = cache(_task)  # many rows name one task
+        self._task, self._read = cache(_task), cache(_read_task)  # many rows name one task
+        self._first: dict[str, int] = {}
+        """Text of a task → the first row that has it."""
         self.taken: list[int] = []
         """Rows given by `pairs`, in that order, counted from 0."""
         self.bad: dict[int, str] = {}
@@ -201,7 +212,9 @@ class _Rows:
     def _task_of(self, row: dict[str, Any], index: int) -> Task:
         text = row["task"]
         if "\n" in text:
-            return Task(id=row.get("id") or f"{self._path.stem}-{index}", pytorch_code=text)
+            # rows of one text are one task: what is prepared for it serves them all
+            first = self._first.setdefault(text, index)
+            return self._read(text, row.get("id") or f"{self._path.stem}-{first}")
         file = _beside(self._path, text)
         return self._task(str(file)) if file else self._task(text, self._config.source)
 

@@ -13,6 +13,7 @@ from support import TESTS
 from kernrl import cli
 from kernrl.errors import InfrastructureError
 from kernrl.stages import verify
+from kernrl.tasks.loaders import load_tasks
 from kernrl.tasks.task import Task
 from kernrl.verifier.base.verdict import Stage, Status, Verdict
 
@@ -111,6 +112,32 @@ def test_candidates_of_one_task_go_together_whatever_their_order(fake: type[Fake
     assert [candidate for _, candidate in fake.seen] == [f"good {i}\n" for i in range(4)] * 2
     written = {row["index"]: row["task_id"] for row in map(json.loads, out.read_text().splitlines())}
     assert written == {i: ("mish_chain", "conv_bn_relu")[i % 2] for i in range(8)}
+
+
+def test_a_task_given_as_text_is_the_task_of_a_file(fake: type[Fake], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """With the sizes that it states; and rows of one text are one task, whatever is between them."""
+    given: list[Task] = []
+
+    class Noting(Fake):
+        def verify(self, task: Task, candidate: str) -> Verdict:
+            given.append(task)
+            return super().verify(task, candidate)
+
+    monkeypatch.setattr(verify, "open_verifier", Noting)
+    text = TASK.read_text()
+    other, broken = text.replace('"M": 8', '"M": 4'), text.replace('"M": 8', '"nothing": 8')
+    rows = [{"task": one, "candidate": "good\n"} for one in (text, other, broken, text, other)] + [
+        {"task": text, "candidate": "good\n", "id": "mine"},
+        {"task": "import torch\n", "candidate": "good\n"},
+    ]
+    pairs, file = tmp_path / "pairs.jsonl", tmp_path / "stated.py"
+    pairs.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    file.write_text(text)
+    assert cli.run(["verify", "--pairs", str(pairs), "--out", str(tmp_path / "out.jsonl"), "--json"]) == 2
+    assert [task.id for task in given] == ["pairs-0", "pairs-0", "mine", "pairs-1", "pairs-1"]
+    [of_file] = load_tasks(file).tasks
+    assert given[0].input_sets == given[2].input_sets == of_file.input_sets
+    assert given[3].input_sets != of_file.input_sets
 
 
 def test_a_bad_row_is_named(fake: type[Fake], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

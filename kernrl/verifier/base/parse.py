@@ -18,6 +18,7 @@ MAX_SOURCE_CHARS = 200_000
 _FENCE = re.compile(r"^[ \t]*+(?:```++|~~~++)[ \t]*+([\w+.-]*+)[^\n`]*+$", re.MULTILINE)
 _QUOTE = re.compile(r"\\.|\"{3}|'{3}|[\"'#\n]", re.DOTALL)
 _CLASS = re.compile(r"^[ \t]*+class[ \t]++ModelNew\b", re.MULTILINE)
+_STATEMENT = re.compile(r"^([ \t]*+)[^\s#]", re.MULTILINE)
 _PYTHON = frozenset(("python", "py", "python3", "triton", ""))
 
 
@@ -75,7 +76,16 @@ def _blocks(text: str) -> list[tuple[str, str]]:
 
 
 def _between(text: str, fences: list[re.Match[str]], opened: int, closing: int) -> str:
-    return text[fences[opened].end() + 1 : fences[closing].start() if closing < len(fences) else len(text)]
+    return _dedented(text[fences[opened].end() + 1 : fences[closing].start() if closing < len(fences) else len(text)])
+
+
+def _dedented(body: str) -> str:
+    """A block without the indentation of its first statement, as blocks in a list have it; no module begins with any."""
+    first = _STATEMENT.search(body)
+    if not first or not first[1]:
+        return body
+    indent = first[1]
+    return "\n".join(x[len(indent) :] if x.startswith(indent) else x.lstrip(" \t") for x in body.split("\n"))
 
 
 def _closing(text: str, fences: list[re.Match[str]], opened: int) -> int:

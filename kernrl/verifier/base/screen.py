@@ -131,7 +131,8 @@ _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 def _used(tree: ast.Module) -> Iterator[ast.AST]:
     """The nodes of what runs: the module's statements, and those functions and classes that they and ModelNew name.
 
-    Left out are what an `isinstance` compares with, and what only a type checker or a failing import reaches.
+    Left out are what an `isinstance` compares with, and what only a type checker, a failing import, a script or a distributed
+    program reaches.
     """
     waiting: dict[str, list[ast.AST]] = {}
     for node in tree.body:
@@ -148,17 +149,49 @@ def _used(tree: ast.Module) -> Iterator[ast.AST]:
             running += waiting.pop(_dotted(node).partition(".")[0], [])
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("isinstance", "issubclass"):
             running += node.args[:1]
+        elif _module_named(node):
+            continue
         elif isinstance(node, ast.Try) and any(_catches_import(h) for h in node.handlers):
             running += [n for n in (*node.body, *node.orelse, *node.finalbody) if not _imports(n)]
-        elif not (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)):
+        elif isinstance(node, ast.If) and _fails_here(node.test):
+            running += [node.test, *node.orelse]
+        elif isinstance(node, ast.IfExp) and _fails_here(node.test):
+            running += [node.test, node.orelse]
+        else:
             running += ast.iter_child_nodes(node)
+
+
+def _fails_here(test: ast.expr) -> bool:
+    """Whether a condition fails wherever a candidate is judged, so that what is under it does not run."""
+    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
+        return any(map(_fails_here, test.values))
+    if isinstance(test, ast.Compare):
+        return ast.dump(test) in _IS_SCRIPT
+    first, _, last = _dotted(test.func if isinstance(test, ast.Call) else test).rpartition(".")
+    return last == "TYPE_CHECKING" or (last == "is_initialized" and "cuda" not in first)
+
+
+_IS_SCRIPT = frozenset(
+    ast.dump(ast.parse(text, mode="eval").body) for text in ("__name__ == '__main__'", "'__main__' == __name__")
+)
 
 
 def _imports(node: ast.stmt) -> bool:
     """Whether a statement imports, also by a name that is made at run time: `module = importlib.import_module(name)`."""
     value = node.value if isinstance(node, ast.Assign | ast.Expr | ast.Return) else None
-    called = _dotted(value.func) if isinstance(value, ast.Call) and isinstance(value.func, ast.Name | ast.Attribute) else ""
-    return isinstance(node, ast.Import | ast.ImportFrom) or called in ("importlib.import_module", "import_module")
+    return isinstance(node, ast.Import | ast.ImportFrom) or (isinstance(value, ast.Call) and _calls_import_module(value))
+
+
+def _calls_import_module(node: ast.Call) -> bool:
+    return _dotted(node.func) in ("importlib.import_module", "import_module")
+
+
+def _module_named(node: ast.AST) -> str:
+    """`triton.language` of `importlib.import_module("triton.language")`, which is as good as an import; '' of all else."""
+    if not isinstance(node, ast.Call) or not _calls_import_module(node) or len(node.args) != 1 or node.keywords:
+        return ""
+    name = node.args[0].value if isinstance(node.args[0], ast.Constant) else None
+    return name if isinstance(name, str) and not name.startswith(".") else ""
 
 
 def _catches_import(handler: ast.ExceptHandler) -> bool:
@@ -176,6 +209,8 @@ def _imported(used: list[ast.AST]) -> dict[str, str]:
             }
         elif isinstance(node, ast.ImportFrom):
             names |= {a.asname or a.name: f"{node.module}.{a.name}" for a in node.names}
+        elif isinstance(node, ast.Assign) and (module := _module_named(node.value)):
+            names |= {target.id: module for target in node.targets if isinstance(target, ast.Name)}
     return names
 
 

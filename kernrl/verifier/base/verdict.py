@@ -68,6 +68,8 @@ class ErrorRecord(TypedDict):
     """What is wrong with the number, shapes or dtypes of the outputs; nothing below is there then."""
     output: NotRequired[int]
     """Of a wrong output, as is all below: its number."""
+    statistic: NotRequired[str]
+    """The running statistic that it is after the call; absent if forward returned it."""
     index: NotRequired[list[int]]
     """The element with the largest error."""
     got: NotRequired[float]

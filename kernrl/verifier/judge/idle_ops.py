@@ -125,7 +125,9 @@ def _run(inputs: TaskInputs, ops: _Ops) -> list[Tensor]:
     with torch.random.fork_rng([inputs.device] if inputs.device.type == "cuda" else []):
         torch.manual_seed(0)
         with torch.no_grad(), policy_flags(inputs.precision), ops:
-            return [y for y in flatten(inputs.module(*inputs.arguments)) if isinstance(y, Tensor)]
+            found = [y for y in flatten(inputs.module(*inputs.arguments)) if isinstance(y, Tensor)]
+    inputs.settle()
+    return found
 
 
 def _same(whole: list[Tensor], other: list[Tensor], precision: str, *, finite: bool) -> bool:

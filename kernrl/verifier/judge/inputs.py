@@ -102,6 +102,7 @@ class TaskInputs:
             slot.structure = structure
         self._plan_ranges(redraw_parameters, self._constants(reference))
         bind(self.module, self.state)
+        self._held = HeldState(self.module, self.state)
 
     def _construct(self, reference: Reference, seed: int) -> nn.Module:
         """The reference's module; its initial values depend on the seed."""
@@ -256,6 +257,16 @@ class TaskInputs:
         low, high = (band - 2.0).masked_fill_(band == 0, -reach), (band - 1.0).masked_fill_(band == 3, reach)
         return torch.lerp(low, high, torch.rand(slot.view.shape, device=self.device))
 
+    def call(self) -> list[Tensor]:
+        """Call the module; the tensors that it returns."""
+        outputs = [y for y in flatten(self.module(*self.arguments)) if isinstance(y, Tensor)]
+        self.settle()
+        return outputs
+
+    def settle(self) -> None:
+        """After a call of the module by others: see `HeldState`."""
+        self._held.settle()
+
     def refresh(self) -> None:
         """New numbers in the same memory: the inputs and parameters of a timed call, drawn as judged ones are."""
         self.draw(Draw(self.input_set, TIMED, secrets.randbits(63)))
@@ -290,3 +301,29 @@ def bind(module: nn.Module, state: dict[str, Tensor]) -> None:
         for name, tensor in module.state_dict(keep_vars=True).items():
             if isinstance(tensor, Tensor) and name in state:
                 tensor.data = state[name]
+
+
+class HeldState:
+    """A module's parameters and buffers, bound to given memory. Forward may also put new tensors in their places, such as
+    `self.running_mean = 0.9 * self.running_mean + 0.1 * mean`; the next draw would not reach those."""
+
+    def __init__(self, module: nn.Module, state: dict[str, Tensor]):
+        self._places: list[tuple[dict[str, Any], str, Tensor, Tensor]] = []
+        for prefix, part in module.named_modules(remove_duplicate=False):
+            for table in (part._parameters, part._buffers):
+                for key, own in table.items():
+                    name = f"{prefix}.{key}" if prefix else key
+                    if own is not None and name in state:
+                        self._places.append((table, key, own, state[name]))
+
+    def settle(self) -> None:
+        """Put the module's own tensors back, and in them what forward has made of them, as if it had written to them."""
+        for table, key, own, memory in self._places:
+            now = table.get(key)
+            if now is own and own.data_ptr() == memory.data_ptr():
+                continue
+            with torch.no_grad():
+                if isinstance(now, Tensor) and now.shape == memory.shape:
+                    memory.copy_(now)
+                own.data = memory
+            table[key] = own

@@ -60,9 +60,12 @@ class _Pending:
     def describe(self) -> None:
         """Write into the record what is wrong with the worst output."""
         worst, record = self.worst, self.record
-        level, bound, truth = self.levels[worst], self.tolerances[worst], self.kept.answers[self.row].truth[worst]
+        answer = self.kept.answers[self.row]
+        level, bound, truth = self.levels[worst], self.tolerances[worst], answer.truth[worst]
         index, got, expected = first_wrong(self.shown[worst], truth, level)
         record["output"], record["index"], record["got"], record["expected"] = worst, index, got, expected
+        if (after := worst - len(answer.truth) + len(answer.statistics)) >= 0:
+            record["statistic"] = answer.statistics[after]
         record["rms"], record["scale"], record["eager_rms"] = self.found[worst][0], level.scale, level.rms
         record["tolerance_rms"], record["tolerance_max"] = bound.rms, bound.max
 
@@ -203,9 +206,9 @@ class Judge:
 
 def _mismatch(shown: Sequence[Tensor], answer: Answer) -> str:
     """What is wrong with the number, shapes or dtypes of the outputs; '' if nothing is."""
-    whole = len(answer.truth)
-    if len(shown) not in (whole, whole - answer.statistics):
-        return f"forward returns {len(shown)} tensors, the reference {whole - answer.statistics}"
+    whole, own = len(answer.truth), len(answer.truth) - len(answer.statistics)
+    if len(shown) not in (whole, own):
+        return f"forward returns {len(shown)} tensors, the reference {own}"
     for y, truth, dtype in zip(shown, answer.truth, answer.dtypes, strict=False):
         if y.shape != truth.shape:
             return f"an output has shape {tuple(y.shape)}, the reference's {tuple(truth.shape)}"

@@ -21,7 +21,6 @@ from torch.overrides import TorchFunctionMode
 
 from kernrl.tasks.task import FULL, InputSet, Task
 from kernrl.verifier.base.compat import called_directly
-from kernrl.verifier.base.nested import flatten
 from kernrl.verifier.base.precision import COMPUTE_DTYPE, policy_flags
 from kernrl.verifier.judge import input_ranges, structure
 from kernrl.verifier.judge.compare import Inputs, error_figures, first_wrong
@@ -155,7 +154,7 @@ def _rehearsed(task: Task, input_set: InputSet, precision: str, device: str, sli
         drawing = live.peak
         live.restart()
         with torch.no_grad(), policy_flags(precision):
-            shown = [y for y in flatten(inputs.module(*inputs.arguments)) if isinstance(y, Tensor)]
+            shown = inputs.call()
         eager, output, workspace = live.peak, live.now - held, live.workspace
         reference = ReferenceAnswers(inputs, slices=slices)
         reference.make_copies()

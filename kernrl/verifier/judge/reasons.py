@@ -29,8 +29,9 @@ def wrong_reason(record: ErrorRecord) -> str:
         if record["excess"] == float("inf")
         else f"the error is {record['excess']:.3g}× the tolerance"
     )
+    of = f"{record['statistic']} after the call" if "statistic" in record else f"output {record.get('output')}"
     return (
-        f"Wrong {where}: {times}; at index {record.get('index')} of output {record.get('output')} it gives "
+        f"Wrong {where}: {times}; at index {record.get('index')} of {of} it gives "
         f"{record.get('got', math.nan):.6g}, expected {record.get('expected', math.nan):.6g}."
         + (f" It is right on the task's own inputs there. Usual cause: {cause_of(record)}." if rule else "")
     )

@@ -101,7 +101,7 @@ def _at(inputs: TaskInputs, draw: Draw, run: Run, precision: str) -> list[Tensor
 
 
 def _eager(inputs: TaskInputs) -> list[Tensor]:
-    return [y for y in flatten(inputs.module(*inputs.arguments)) if isinstance(y, Tensor)]
+    return inputs.call()
 
 
 def _reordered(inputs: TaskInputs) -> list[Tensor]:

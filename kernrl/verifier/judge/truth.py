@@ -23,7 +23,7 @@ from kernrl.verifier.base.nested import flatten, rebuild
 from kernrl.verifier.base.precision import COMPUTE_DTYPE, UNIT_ROUNDOFF, cast_module, is_float8, policy_flags, widened
 from kernrl.verifier.judge.compare import ErrorLevel, Inputs, error_figures, error_level, level_figures
 from kernrl.verifier.judge.discontinuities import Jumps, may_jump, slack
-from kernrl.verifier.judge.inputs import TaskInputs, bind
+from kernrl.verifier.judge.inputs import HeldState, TaskInputs, bind
 from kernrl.verifier.judge.other_roundings import OtherRoundings
 from kernrl.verifier.judge.slices import Slices, StateWatch
 
@@ -371,8 +371,8 @@ class Answer:
     levels: list[ErrorLevel]
     dtypes: list[torch.dtype]
     """Of eager's outputs under the policy."""
-    statistics: int = 0
-    """How many of the last outputs are the running statistics after the call, which a candidate may leave alone."""
+    statistics: tuple[str, ...] = ()
+    """Names of the last outputs: the running statistics after the call, which a candidate may leave alone."""
     modelled: bool = True
     """Whether `levels` are those of all modelled runs, too. Without them tolerances are narrower."""
 
@@ -437,7 +437,7 @@ class ReferenceAnswers:
                 for i, (y, e) in enumerate(zip(truth, eager, strict=True))
             ]
         modelled = not self._models and kind is Inputs.OWN
-        return Answer(truth, [], [y.dtype for y in eager], len(self.inputs.statistics), modelled=modelled), figures
+        return Answer(truth, [], [y.dtype for y in eager], tuple(self.inputs.statistics), modelled=modelled), figures
 
     def with_other_roundings(self, answer: Answer) -> list[ErrorLevel]:
         """The error levels of `answer`, of the numbers that the inputs hold now, where eager's errors may be small by luck.
@@ -483,12 +483,11 @@ class ReferenceAnswers:
                 error_level(y, e, precision, modelled=[run[i] for run in rounded], inputs=kind, slack=either[i])
                 for i, (y, e) in enumerate(zip(truth, eager, strict=True))
             ]
-        return Answer(truth, levels, [y.dtype for y in eager], len(self.inputs.statistics))
+        return Answer(truth, levels, [y.dtype for y in eager], tuple(self.inputs.statistics))
 
     def _eager_run(self) -> list[Tensor]:
         with self._clock.at("eager"), torch.no_grad(), policy_flags(self.inputs.precision):
-            eager = [y for y in flatten(self.inputs.module(*self.inputs.arguments)) if isinstance(y, Tensor)]
-            return eager + [self.inputs.state[name].clone() for name in self.inputs.statistics]
+            return self.inputs.call() + [self.inputs.state[name].clone() for name in self.inputs.statistics]
 
     def _exact_run(self, jumps: Jumps, part: str = "truth") -> list[Tensor]:
         mode = Exact(jumps=jumps, narrow=narrow_dtypes(self.inputs.precision))
@@ -556,6 +555,7 @@ class _Copy:
         # copies also where the dtype is the same: this run must not move what eager runs on
         self._state = {k: v.to(dtype, copy=True) if v.is_floating_point() else v.clone() for k, v in inputs.state.items()}
         bind(self._module, self._state)
+        self._held = HeldState(self._module, self._state)
 
     def run(self, change: Callable[[Tensor], Tensor] | None, mode: TorchDispatchMode, *, wide: bool = True) -> list[Tensor]:
         """Outputs on the inputs' current numbers, after `change`, if any, has been applied to each tensor; float64 if
@@ -593,6 +593,7 @@ class _Copy:
     def _call(self, leaves: list[Any], mode: TorchDispatchMode, *, wide: bool = True) -> list[Tensor]:
         with torch.no_grad(), default_dtype(self._dtype, self._inputs.device), mode:
             found = flatten(self._module(*rebuild(self._inputs.arguments, leaves)))
+        self._held.settle()
         return [widened(y) if wide else y for y in found if isinstance(y, Tensor)]
 
     def _leaf(self, x: Any, change: Callable[[Tensor], Tensor] | None) -> Any:

@@ -100,10 +100,12 @@ def check_plan(
         if launches > limits.launches:
             _object(Status.POLICY, f"forward() launches {launches} kernels, more than {limits.launches}: fuse them.")
         statistics = [spec.state[name] for name in spec.statistics]
-        if outputs is not None and statistics and len(plan.outputs) == len(outputs) + len(statistics):
+        returned = len(plan.outputs)
+        if outputs is not None and statistics and returned == len(outputs) + len(statistics):
+            returned = len(outputs)
             outputs = [*outputs, *statistics]  # what it makes of them; the judge holds it against the reference's
         _check_outputs(plan, outputs)
-        _check_authorship(plan)
+        _check_authorship(plan, returned)
     except _Objection as objection:
         return objection.rejection
     return None
@@ -312,8 +314,9 @@ def _shapes(tensors: list[tuple[tuple[int, ...], str]]) -> str:
     return ", ".join(f"{dtype}{list(shape)}" for shape, dtype in tensors) or "nothing"
 
 
-def _check_authorship(plan: Plan) -> None:
-    """Follow what authored kernels write through the plan: every output must depend on one of them."""
+def _check_authorship(plan: Plan, returned: int) -> None:
+    """Follow what authored kernels write through the plan: every output that forward returned, of which there are so many, must
+    depend on one of them. Running statistics need not, since they may also be left alone."""
     authored: set[int] = set()
     for node in plan.nodes:
         wrote, needed = written(node, plan), read(node, plan)
@@ -323,7 +326,7 @@ def _check_authorship(plan: Plan) -> None:
             needed = {r.storage for a in node.args[1:] for r in walk_refs(a)}
         if isinstance(node, LaunchNode) or needed & authored:
             authored |= wrote
-    for position, output in enumerate(plan.outputs):
+    for position, output in enumerate(plan.outputs[:returned]):
         if output.storage not in authored:
             _object(Status.DECOY, f"Output {position} does not depend on any Triton kernel that forward() launches.")
 

@@ -342,8 +342,10 @@ class ReplayServer:
             inputs.refresh()  # on judged inputs, its results would be right answers, which the next candidate could find
             with policy_flags(self.job.precision, autotune=True), torch.no_grad():
                 module(*inputs.arguments)  # compiles, tunes, and initialises libraries
+                inputs.settle()  # a graph must read no tensor that forward drops for another
                 # its results are not read, so the next baseline may use the same memory
                 graph = self._graph(self._baseline_pool, lambda: module(*inputs.arguments))
+                inputs.settle()
             graph.replay()  # the first replay also uploads the graph, which must not be timed
             kept[name] = graph.replay
         return kept[name]

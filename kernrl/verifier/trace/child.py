@@ -145,7 +145,8 @@ def describe(error: BaseException) -> tuple[str, str]:
     if isinstance(error, SyntaxError):
         return "syntax_error", f"{error.msg} at line {error.lineno}."
     if "meta tensors" in text or "'Meta' backend" in text or (isinstance(error, NotImplementedError) and "meta" in text):
-        return "untraceable", f"an operation's result depends on tensor values: {text.splitlines()[0]}{_where(error)}."
+        said = text.splitlines()[0].partition(" raises unimplemented")[0]  # the rest is about torch's own settings
+        return "untraceable", f"an operation's result depends on tensor values: {said}{_where(error)}."
     return "trace_error", f"{type(error).__name__}: {text}{_where(error)}."
 
 

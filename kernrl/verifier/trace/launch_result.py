@@ -19,6 +19,7 @@ from kernrl.verifier.trace.recorder import Untraceable
 _TILE = re.compile(r"tensor<((?:\d+x)+)(?:!tt\.ptr<)?[a-zA-Z]+(\d+)?")
 _DOT = re.compile(r"tt\.dot.* : (tensor<\S+>) \* (tensor<\S+>)")
 _BASE_REGISTERS, _MAX_REGISTERS = 16, 255
+_BLOCK_REGISTERS, _BLOCK_THREADS = 1 << 16, 1024
 _ANOTHER = "a compiled kernel is launched again with {what} that it was not compiled for: launch kernel[grid](...) itself"
 
 
@@ -58,6 +59,11 @@ class LaunchResult:
         return min(_MAX_REGISTERS, 8 * math.ceil(wanted / 8))
 
     @property
+    def n_max_threads(self) -> int:
+        """Threads that a block may have with so many registers each."""
+        return min(_BLOCK_THREADS, _BLOCK_REGISTERS // self.n_regs // 32 * 32)
+
+    @property
     def metadata(self) -> SimpleNamespace:
         """`shared` (bytes), `num_warps`, `num_stages`, `num_ctas`, `name`."""
         kernel = self._launches.kernel_of(self)
@@ -81,13 +87,24 @@ class LaunchResult:
 
     def check_fits(self, given: Specialised) -> None:
         """Raises Untraceable unless this machine code is right for the given arguments: types, constants, divisibility."""
-        mine = self.special
-        if mine.signature != given.signature or mine.constexprs != given.constexprs:
+        mine, names = self.special, list(self.special.signature)
+        wider = {i for i, name in enumerate(names) if _takes(mine.signature[name], given, i)}
+        same = all(i in wider or mine.signature[name] == given.signature[name] for i, name in enumerate(names))
+        if not same or mine.constexprs != {path: v for path, v in given.constexprs.items() if path[0] not in wider}:
             raise Untraceable(_ANOTHER.format(what="types or constants"))
-        names = list(mine.signature)
         for path, hints in mine.attrs.items():
             if any(hint not in given.attrs.get(path, []) for hint in hints):
                 raise Untraceable(_ANOTHER.format(what=f"a value of {names[path[0]]} (not divisible by 16)"))
+
+
+def _takes(kind: Any, given: Specialised, i: int) -> bool:
+    """Whether machine code for a whole number of this type is right for an argument that Triton would specialise more: a 1 that
+    it would fold into the code, or a number that fits a narrower type."""
+    found = list(given.signature.values())[i]
+    value = given.constexprs.get((i,))
+    return (kind in ("i32", "i64") and found == "constexpr" and type(value) is int and value == 1) or (
+        kind == "i64" and found == "i32"
+    )
 
 
 class _TtirAlone(dict[str, str]):

@@ -65,8 +65,7 @@ def record_forward(
     unmatched = _bind_state(model, spec, recorder)
     _set_mode(model, spec)
     setup, recorder.nodes = recorder.nodes, []
-    running = ("running_mean", "running_var", "num_batches_tracked")
-    recorder.statistics = {recorder.ref(t).storage for name, t in model.named_buffers() if name.endswith(running)}
+    recorder.statistics = {recorder.ref(place.own).storage for place in running_statistics.places(model)}
     derived = _derived(setup, recorder)
     inputs = _inputs(spec, recorder)
     first = _call(model, inputs, recorder, strict=again)
@@ -97,12 +96,13 @@ def _call(
 ) -> Call:
     """Call a module. `strict`: refuse what a candidate may not do to its inputs and outputs. `gradients`: torch's mode."""
     recorder.nodes, start = [], len(recorder.storages)
-    before = _places(inputs, recorder)
+    before, running = _places(inputs, recorder), running_statistics.places(model)
     with gradients(), guards.inside_forward(), none_swallowed() if strict else contextlib.nullcontext():
         on = torch.is_grad_enabled()
         returned = model(*inputs)
         if strict and torch.is_grad_enabled() is not on:
             raise Untraceable("forward() leaves gradients switched on or off: use torch.no_grad() as a context")
+    running_statistics.settle(running, recorder)
     outputs = tuple(recorder.ref(t) for t in _outputs(returned, recorder, strict=strict))
     if strict and _places(inputs, recorder) != before:
         raise Untraceable("forward() changes what an input stands for (its memory, shape or attributes): leave inputs alone")

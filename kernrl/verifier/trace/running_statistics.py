@@ -8,12 +8,58 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import torch
+
+from kernrl.verifier.base.compat import no_torch_functions
 from kernrl.verifier.plan import checks
 from kernrl.verifier.plan.plan import ITEM_BYTES, AtenNode, KernelSource, LaunchNode, Node, Storage, TensorRef, TraceSpec
 from kernrl.verifier.trace.recorder import Recorder, Untraceable
 from kernrl.verifier.trace.repeat_calls import kernels_alone
+
+_COUNTER = "num_batches_tracked"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A buffer of a module for a running statistic, or for the number of batches."""
+
+    table: dict[str, Any]
+    name: str
+    own: torch.Tensor
+    memory: torch.Tensor
+    """An alias of `own`, as it was."""
+
+
+def places(model: torch.nn.Module) -> list[Place]:
+    """The running statistics of a module and of its parts."""
+    with no_torch_functions():
+        return [
+            Place(part._buffers, name, own, own.data)
+            for part in model.modules()
+            for name, own in part._buffers.items()
+            if own is not None and name.endswith(("running_mean", "running_var", _COUNTER))
+        ]
+
+
+def settle(running: Sequence[Place], recorder: Recorder) -> None:
+    """Record a statistic to which forward has assigned a tensor as if it had been written to, and put its own tensor back:
+    `self.running_mean = 0.9 * self.running_mean + 0.1 * mean`. Raises Untraceable where the tensor is of another shape."""
+    for place in running:
+        now = place.table.get(place.name)
+        if now is place.own and recorder.ref(place.own) == recorder.ref(place.memory):
+            continue
+        with no_torch_functions():
+            made = now.data if isinstance(now, torch.Tensor) else None
+            place.own.data = place.memory
+        place.table[place.name] = place.own
+        if made is None or made.shape != place.own.shape:
+            raise Untraceable(f"forward() gives {place.name} another shape: leave it as the reference has it")
+        if not place.name.endswith(_COUNTER):  # no output depends on it, and a plan changes no state
+            with torch.no_grad():
+                place.own.copy_(made)
 
 
 def returned(spec: TraceSpec, recorder: Recorder, kernels: Sequence[KernelSource]) -> tuple[TensorRef, ...]:

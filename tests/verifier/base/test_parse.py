@@ -1,6 +1,7 @@
 """Which part of a reply is the code."""
 
 import hashlib
+import textwrap
 
 import pytest
 
@@ -62,6 +63,21 @@ y = model(x)
 )
 def test_fences_inside_strings_are_code(reply):
     assert source(reply) == EXAMPLE
+
+
+@pytest.mark.parametrize("indent", ["  ", "   ", "\t", "    "])
+@pytest.mark.parametrize("around", ["1. Here:\n\n{}\n2. Done.", "- Here:\n{}", "{}\nIt's done.", "> no\n\n{}\n```text\nx\n```"])
+def test_a_block_in_a_list_is_code_without_its_indentation(indent: str, around: str) -> None:
+    body = "# made for you\nimport torch\n\n\nclass ModelNew:\n    x = 1\n\n    def forward(self):\n        return 1\n"
+    block = textwrap.indent(f"```python\n{body}```\n", indent).replace("\n\n\n", "\n" + indent + "\n\n")
+    assert source(around.format(block)).replace(f"{indent}\n", "\n") == body
+    assert source(f"{indent}```python\n{body}{indent}```") == body, "the fence alone is indented"
+    assert source(f"```python\n{indent}# made\n{body}```") == f"{indent}# made\n{body}", "a comment may be"
+
+
+def test_a_string_in_an_indented_block_may_have_less_indentation() -> None:
+    reply = '  ```python\n  class ModelNew:\n      """a\n b\n  ```\n  c"""\n  ```\n'
+    assert source(reply) == 'class ModelNew:\n    """a\nb\n```\nc"""\n'
 
 
 def test_a_string_that_is_never_closed_hides_no_other_block():

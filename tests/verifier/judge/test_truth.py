@@ -336,3 +336,55 @@ def test_tf32_may_be_rounded_either_way() -> None:
         (bound,) = tolerances_for([answer.levels], 0)[0]
         excesses.append(excess(error_figures(found, answer.truth[0], answer.levels[0]).tolist(), bound))
     assert max(excesses) < 0.6
+
+
+HELD = """
+import torch
+import torch.nn as nn
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(5))
+        self.register_buffer("running_mean", torch.zeros(5))
+        self.register_buffer("running_var", torch.ones(5))
+
+    def forward(self, x):
+        mean, var = x.mean(0), x.var(0)
+        {}
+        return (x - mean + self.running_mean) * self.weight
+
+def get_inputs():
+    return [torch.randn(16, 5)]
+
+def get_init_inputs():
+    return []
+"""
+IN_PLACE = "self.running_mean.mul_(0.9).add_(mean, alpha=0.1); self.running_var.lerp_(var, 0.1); self.weight.mul_(2.0)"
+NEW_TENSORS = {
+    "assigned": "self.running_mean = self.running_mean.lerp(mean, 0.1); self.running_var = self.running_var.lerp(var, 0.1)"
+    "; self.weight.mul_(2.0)",
+    "data": "self.running_mean.data = self.running_mean.lerp(mean, 0.1); self.running_var.lerp_(var, 0.1)"
+    "; self.weight.data = 2.0 * self.weight.data",
+    "replaced": "self._buffers['running_mean'] = self.running_mean.lerp(mean, 0.1); self.running_var.lerp_(var, 0.1)"
+    "; self.weight = nn.Parameter(2.0 * self.weight)",
+}
+
+
+@pytest.mark.parametrize("how", NEW_TENSORS)
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_reference_that_puts_new_tensors_in_the_place_of_its_own_has_the_same_answers(how: str, precision: str) -> None:
+    """On every draw: the second one is of state that the first call must not have displaced."""
+    full = InputSet("full", {})
+    made = [TaskInputs(Task("t", HELD.format(body)), full, precision, "cpu") for body in (IN_PLACE, NEW_TENSORS[how])]
+    references = [ReferenceAnswers(inputs) for inputs in made]
+    for seed in (1, 2, 3):
+        answers = []
+        for inputs, reference in zip(made, references, strict=True):
+            inputs.draw(Draw("full", "nominal", seed))
+            answers.append(reference.answer())
+        for y, other in zip(*(answer.truth for answer in answers), strict=True):
+            torch.testing.assert_close(other, y, rtol=1e-12, atol=1e-12)
+        for name, held in made[0].state.items():
+            torch.testing.assert_close(made[1].state[name], held, rtol=1e-2, atol=1e-2)
+        assert answers[1].statistics == ("running_mean", "running_var")

@@ -48,6 +48,57 @@ def test_other_state_stays_as_it_is(cpu_evaluator: StagedEvaluator) -> None:
     assert (verdict.status, "parameter" in verdict.reason) == (Status.POLICY, True), verdict.reason
 
 
+BY_TORCH = """            self.norm.running_mean.mul_(1 - self.norm.momentum).add_(mean, alpha=self.norm.momentum)
+            self.norm.running_var.lerp_(var, self.norm.momentum)
+"""
+MOVED = [f"0.9 * self.norm.{name} + 0.1 * {new}" for name, new in (("running_mean", "mean"), ("running_var", "var"))]
+UPDATES = {
+    "assigned": "self.norm.running_mean = {0}\nself.norm.running_var = {1}",
+    "data": "self.norm.running_mean.data = {0}\nself.norm.running_var.data = {1}",
+    "copied": "self.norm.running_mean.copy_({0})\nself.norm.running_var[:] = {1}",
+    "buffers": "self.norm._buffers['running_mean'] = {0}\nself.norm.register_buffer('running_var', {1})",
+    "counted": "self.norm.running_mean = {0}\nself.norm.running_var = {1}\n"
+    "self.norm.num_batches_tracked = self.norm.num_batches_tracked + 1",
+    "torch alone": "mean, var = x.mean(0), x.var(0)\nself.norm.running_mean = {0}\nself.norm.running_var.copy_({1})",
+}
+
+
+def updated(how: str) -> str:
+    """The candidate by torch, whose statistics are updated in another way."""
+    lines = UPDATES[how].format(*MOVED).splitlines()
+    whole = source("by_torch")
+    assert BY_TORCH in whole
+    return whole.replace(BY_TORCH, "".join(f"            {line}\n" for line in lines))
+
+
+@pytest.mark.parametrize("how", UPDATES)
+def test_statistics_are_updated_as_people_write_it(cpu_evaluator: StagedEvaluator, how: str) -> None:
+    for plan in cpu_evaluator.plans_of(TASK, updated(how)):
+        assert len(plan.outputs) == 3
+        assert changed(plan) == {"temp"}
+    verdict = cpu_evaluator.evaluate(TASK, updated(how))
+    assert verdict.correct, verdict.reason
+    verdict = cpu_evaluator.evaluate(TASK, updated(how).replace("0.1 * var", "0.1 * var * 1.02"))
+    assert verdict.status is Status.WRONG
+    assert "of norm.running_var after the call it gives" in verdict.reason
+
+
+@pytest.mark.parametrize("new", ["x.mean(0, keepdim=True)", "x", "None"])
+def test_a_statistic_keeps_its_shape(cpu_evaluator: StagedEvaluator, new: str) -> None:
+    verdict = cpu_evaluator.evaluate(
+        TASK, source("by_torch").replace(BY_TORCH, f"            self.norm.running_mean = {new}\n")
+    )
+    assert verdict.status is Status.UNTRACEABLE
+    assert "gives running_mean another shape" in verdict.reason
+
+
+def test_what_forward_returns_depends_on_a_kernel_whatever_its_statistics_do(cpu_evaluator: StagedEvaluator) -> None:
+    decoy = updated("assigned").replace("return y", "return torch.nn.functional.leaky_relu(x, 0.1)")
+    verdict = cpu_evaluator.evaluate(TASK, decoy)
+    assert verdict.status is Status.DECOY
+    assert "Output 0 does not depend" in verdict.reason
+
+
 FROZEN = """
 import torch
 import torch.nn as nn
