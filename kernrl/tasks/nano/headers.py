@@ -127,7 +127,8 @@ def with_headers(
         pointers[name] = [n for n in used if n.endswith("_ptr") and n not in given]
         axes[name] = sorted(n for n in used if n in LETTERS and n not in given)
         options = [n for n in given if n not in OPTIONS]
-        sizes = [f"{n}: tl.constexpr" for n in axes[name]]
+        depths = _depths(body)
+        sizes = [n if n in depths else f"{n}: tl.constexpr" for n in axes[name]]
         constants = [f"{n}: tl.constexpr" for n in options if n.isupper()]
         listed = [*pointers[name], *sizes, *(n for n in options if not n.isupper()), *constants]
         sources.append(f"@triton.jit\ndef {name}({', '.join(listed)}):\n{body}")
@@ -163,6 +164,13 @@ def with_headers(
 def _flowing(live: Sequence[str]) -> int:
     """How many names come before the first parameter: axes are read from what flows, if that has them."""
     return next((i for i, name in enumerate(live) if name.startswith("p")), len(live))
+
+
+def _depths(body: str) -> set[str]:
+    """Axes along which a kernel sums products in a loop. A loop of few turns, known when it is compiled, may be unrolled, which
+    ptxas 12.8 does wrongly: the products are lost (see `verifier/compile/compiler_child.py`)."""
+    ranges = re.findall(r"range\((.*)\):$", body, re.MULTILINE) if "tl.dot(" in body else []
+    return {name for bounds in ranges for name in re.findall(r"\b[A-Z]\b", bounds)}
 
 
 def _free_names(body: str) -> list[str]:

@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 
 import pytest
-from support.front import HEAD, compiler, module, plan_of
+from support.front import HEAD, compiler, dense, module, plan_of, spec
 
 from kernrl.errors import InfrastructureError
 from kernrl.verifier.base import compat
@@ -179,6 +179,51 @@ def test_a_tile_beyond_all_registers_is_told_at_once(kernel):
     assert isinstance(rejection, Rejection)
     assert rejection.status is Status.COMPILE_ERROR
     assert "smaller blocks" in rejection.reason
+
+
+PRODUCT = """
+@triton.jit
+def product(x_ptr, w_ptr, y_ptr, M: tl.constexpr, N: tl.constexpr, K{DEPTH}, BLOCK: tl.constexpr, STEP: tl.constexpr):
+    pid = tl.program_id(0)
+    tiles_m, tiles_n = tl.cdiv(M, BLOCK), tl.cdiv(N, BLOCK)
+    band, inside = pid // (8 * tiles_n), pid % (8 * tiles_n)
+    height = tl.minimum(tiles_m - band * 8, 8)
+    m = (band * 8 + inside % height) * BLOCK + tl.arange(0, BLOCK)[:, None]
+    n = inside // height * BLOCK + tl.arange(0, BLOCK)[None, :]
+    acc = tl.zeros([BLOCK, BLOCK], dtype=tl.float32)
+    for start in range(0, K, STEP):
+        ka = start + tl.arange(0, STEP)[None, :]
+        kb = start + tl.arange(0, STEP)[:, None]
+        x = tl.load(x_ptr + m * K + ka, mask=(m < M) & (ka < K), other=0.0)
+        w = tl.load(w_ptr + kb * N + n, mask=(n < N) & (kb < K), other=0.0)
+        acc = tl.dot(x, w, acc, input_precision="tf32")
+    tl.store(y_ptr + m * N + n, tl.abs(acc), mask=(m < M) & (n < N))
+
+
+class ModelNew(nn.Module):
+    def forward(self, x, w):
+        y = torch.empty(x.shape[0], w.shape[1], device=x.device)
+        product[(520,)](x, w, y, 8320, 1024, {K}, BLOCK=128, STEP=32, num_warps=8, num_stages=3)
+        return y
+"""
+
+
+def test_products_that_ptxas_loses_are_told():
+    """On a GPU the result of this kernel is zeros. Without one, its meaning alone would be judged."""
+    head = HEAD.partition("@triton.jit")[0]
+
+    def made(depth: str, k: int) -> CompiledKernel | Rejection:
+        source = head + PRODUCT.replace("{DEPTH}", depth).replace("{K}", str(k))
+        [kernel] = plan_of(source, spec(dense(8320, k), dense(k, 1024), precision="tf32")).kernels
+        return compiled(kernel)
+
+    lost = made(": tl.constexpr", 96)
+    assert isinstance(lost, Rejection)
+    assert lost.status is Status.COMPILE_ERROR
+    assert "ptxas loses the products of product" in lost.reason
+    assert "not tl.constexpr" in lost.reason
+    assert isinstance(made("", 96), CompiledKernel)
+    assert isinstance(made(": tl.constexpr", 256), CompiledKernel)
 
 
 def test_one_kernel_s_failure_leaves_the_others(kernel):
