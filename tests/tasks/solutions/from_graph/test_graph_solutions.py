@@ -321,6 +321,18 @@ def test_loops_in_loops_are_unrolled_together_or_not_at_all() -> None:
     assert max(turns) <= 32
 
 
+@pytest.mark.parametrize(("before", "most"), [("F.softplus(x)", 9), ("x * 2", 27)])
+def test_a_window_over_what_is_costly_is_unrolled_in_part(before: str, most: int) -> None:
+    """Twenty-seven softplus a thread's element took a compiler 25 seconds."""
+    pool = module("pass", f"return F.avg_pool3d({before}, 3, 2)", "torch.randn(2, 3, 9, 9, 9)")
+    turns = []
+    for solution in write_solutions(Task("t", pool)):
+        for kernel in solution.triton_code.split("@triton.jit")[1:]:
+            if before[:2] == "x " or "log1p(tl.exp" in kernel:
+                turns.append(prod(int(n) for n in re.findall(r"tl\.static_range\((\d+)\)", kernel)))
+    assert max(turns) == most
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_verifier_takes_the_solutions_of_the_foreign_suite(cpu_verifier: HardenedVerifier) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from math import prod
 from typing import Any, Protocol
@@ -10,11 +11,14 @@ from kernrl.tasks.solutions.from_graph.codegen.index_text import Access
 from kernrl.tasks.solutions.from_graph.codegen.view_index import Index, Ix
 from kernrl.tasks.solutions.from_graph.fusion.fuse import Axis, Group
 from kernrl.tasks.solutions.from_graph.lowering.lowered_ops import Op, Program
-from kernrl.tasks.solutions.from_graph.lowering.pointwise_text import literal
+from kernrl.tasks.solutions.from_graph.lowering.pointwise_text import helpers_in, literal
 from kernrl.tasks.solutions.from_graph.lowering.sizes import Size, is_one
 
-MOST_UNROLLED = 32
-"""Turns of nested loops that are written out one after another when a kernel is compiled; more take seconds of it."""
+MOST_UNROLLED, MOST_COSTLY = 32, 9
+"""Turns of nested loops that are written out one after another when a kernel is compiled, of cheap and of costly ones; more
+take seconds of it: a softplus over 3 x 3 x 3 neighbours, in tiles of eight elements a thread, took 25."""
+COSTLY = re.compile(r"tl\.(?:exp|log|erf|sigmoid|sin|cos)")
+"""What takes many instructions, as do the functions that a file defines itself."""
 
 NEUTRAL = {"sum": "0.0", "max": 'float("-inf")', "min": 'float("inf")'}
 """What changes nothing in a reduction."""
@@ -71,8 +75,9 @@ def window(body: Lines, op: Op, index: Index) -> str:
         counted = body.name("count")
         body.say(f"{counted} = tl.full({body.tile.shape}, 0.0, dtype=tl.float32)")
     around = body.unrolled
-    rolled = _rolled([count for _, count in loops], around, parts=op.how == "taps")
-    body.unrolled = around * prod(count for _, count in loops[rolled:])
+    counts = [count for _, count in loops]
+    rolled = _rolled(counts, around, parts=op.how == "taps")
+    body.unrolled = around * prod(counts[rolled:])
     body.open()
     weight = ""
     if op.how == "taps":
@@ -95,6 +100,8 @@ def window(body: Lines, op: Op, index: Index) -> str:
         body.say(f"{counted} += tl.where({mask}, 1.0, 0.0)")
     del body.inside[before:]
     inner, body.unrolled = body.close(), around
+    if COSTLY.search(text := "\n".join(inner)) or helpers_in(text):
+        rolled = max(rolled, _rolled(counts, around, MOST_COSTLY, parts=True))
     for depth, (variable, count_) in enumerate(loops):
         body.say("    " * depth + f"for {variable} in {'range' if depth < rolled else 'tl.static_range'}({count_}):")
     for line in inner:
@@ -107,10 +114,10 @@ def window(body: Lines, op: Op, index: Index) -> str:
     return result
 
 
-def _rolled(counts: list[int], around: int, *, parts: bool) -> int:
-    """How many of nested loops, the outer ones, are not unrolled: all or none of a pool's, whose turns are cheap."""
+def _rolled(counts: list[int], around: int, most: int = MOST_UNROLLED, *, parts: bool) -> int:
+    """How many of nested loops, the outer ones, are not unrolled: all or none of a pool's, if its turns are cheap."""
     rolled = 0
-    while rolled < len(counts) and around * prod(counts[rolled:]) > MOST_UNROLLED:
+    while rolled < len(counts) and around * prod(counts[rolled:]) > most:
         rolled += 1 if parts else len(counts)
     return rolled
 
