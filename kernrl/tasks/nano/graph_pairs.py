@@ -41,8 +41,8 @@ find the best of them: on recorded times any of these takes 1.14 times the faste
 TRIED = 6
 """Styles that are written of a Graph to find the fastest of them: it takes a worker as long as two drawings of a Graph."""
 
-MOST_TEXT = 9_000
-"""Longest reply in characters; 1 % are longer."""
+MOST_TEXT = 5_300
+"""Longest reply in characters. The densest have 3.5 to a token: all end within the 1,536 tokens that nano is given to reply."""
 
 
 @dataclass(frozen=True, slots=True)

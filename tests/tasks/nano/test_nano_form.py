@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ast
 import re
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
-from support import EXHAUSTIVE, TESTS, interpreted
+from support import EXHAUSTIVE, ROOT, TESTS, interpreted
 
+from kernrl.config import ReinforceConfig
+from kernrl.policy.load import load_tokenizer
 from kernrl.tasks.graph.graph import Graph
 from kernrl.tasks.graph.lift import lift
 from kernrl.tasks.graph.sample import sample
@@ -158,6 +161,28 @@ def test_a_malformed_reply_is_refused_with_its_reason(reply: str) -> None:
     relu = task("pass", "return torch.relu(x)", "torch.randn(4, 8)")
     with pytest.raises(MalformedReplyError, match=MALFORMED[reply]):
         candidate(relu, reply)
+
+
+def test_the_depth_of_a_product_is_not_known_when_it_is_compiled() -> None:
+    """ptxas unrolls a loop of a few turns, and loses its products."""
+    short = task("self.w = nn.Parameter(torch.randn(96, 256))", "return (x @ self.w).abs()", "torch.randn(512, 96)")
+    kernels = 0
+    for reply in replies(short, "tf32"):
+        for header, body in re.findall(r"^def k\d+\((.*)\):\n((?:    .*\n)+)", candidate(short, reply), re.MULTILINE):
+            if "tl.dot(" in body:
+                kernels += 1
+                assert re.search(r"(?:^|, )B(?:,|$)", header), header
+    assert kernels >= 2
+
+
+@pytest.mark.slow
+def test_a_reply_ends_within_what_nano_may_write() -> None:
+    """Worked replies that are longer would teach it to begin what it cannot end."""
+    tokenizer = load_tokenizer(str(ROOT / "checkpoints" / "nano"))
+    pairs = generate_pairs(count=200, seed=5, styles=4)
+    longest = max((pair.reply for pair in pairs), key=len)
+    assert len(longest) > 4000
+    assert len(tokenizer(longest)["input_ids"]) < ReinforceConfig(model="nano", output=Path()).max_tokens
 
 
 def test_what_is_read_is_what_was_written() -> None:

@@ -51,7 +51,10 @@ class Style:
 
     @property
     def taught(self) -> bool:
-        """Whether nano's replies are written in it: they do no fewer ops than the listing has, and make no descriptors."""
+        """Whether nano's replies are written in it: they do no fewer ops than the listing has, and make no descriptors.
+
+        A descriptor takes rows of whole 16 bytes only, and replies are judged at sizes that nano is not told.
+        """
         return not self.algebra and not (self.product and self.product.described)
 
 
