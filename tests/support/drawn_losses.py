@@ -164,6 +164,7 @@ def any_token_logprobs_and_ratio_kl(place: Place, draw) -> None:
     exact, leaf = clean(logits, mask).requires_grad_(), laid_out(place.move(logits.detach()), layout).requires_grad_()
     wanted = ratio_kl(exact, clean(ref, mask), ids, mask, old.double(), temperature)
     (wanted[0] * g + wanted[1] * h).sum().backward()
+    assume(exact.grad.abs().amax() < torch.finfo(logits.dtype).max)  # the KL's gradient is exp of the log-probs' difference
     with place.entered():
         given = place.move(ref), at, on, place.move(old.masked_fill(~mask, math.nan)), temperature
         found = ratio_kl(leaf, *given)
