@@ -51,6 +51,12 @@ class ReinforceConfig(CheckedConfig):
         "the share that beats it. raw: the reward itself.",
         json_schema_extra=LOSS,
     )
+    failure_weight: float = Field(
+        default=1.0,
+        ge=0,
+        description="Under rank: how many times a comparison of a correct candidate with one that is not counts.",
+        json_schema_extra=LOSS | RARE,
+    )
     constant_groups: Literal["drop", "keep", "refill"] = Field(
         default="drop",
         description="Tasks whose rewards are all equal: leave out, keep, or replace by other tasks.",

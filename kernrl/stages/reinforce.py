@@ -186,7 +186,9 @@ def training_examples(
         returns |= {a.order: value for a, value in zip(judged, values, strict=True)}
 
     groups = collected.groups()
-    advantages = advantages_of_groups([[returns.get(a.order) for a in group] for group in groups], config.advantage)
+    earned = [[returns.get(a.order) for a in group] for group in groups]
+    correct = [[a.verdict.correct for a in group] for group in groups]
+    advantages = advantages_of_groups(earned, config.advantage, correct, config.failure_weight)
     examples, logprobs = [], []
     for group, values in zip(groups, advantages, strict=True):
         if config.constant_groups != "keep" and not values.any():

@@ -27,7 +27,12 @@ def discounted_returns(rewards: Sequence[float], gamma: float) -> list[float]:
     return returns[::-1]
 
 
-def advantages_of_groups(rewards_G: Sequence[Sequence[float | None]], kind: Advantage) -> list[Tensor]:
+def advantages_of_groups(
+    rewards_G: Sequence[Sequence[float | None]],
+    kind: Advantage,
+    correct_G: Sequence[Sequence[bool]] | None = None,
+    failure_weight: float = 1.0,
+) -> list[Tensor]:
     """Advantages within each group. A member without a reward is left out: the others are compared with each other.
 
     Args:
@@ -35,6 +40,8 @@ def advantages_of_groups(rewards_G: Sequence[Sequence[float | None]], kind: Adva
         kind: `loo`: reward less the mean of the others. `group`: standardised in the group. `batch`: centred in the group,
             scaled over the batch. `mean`: centred in the group. `rank`: the share of the others that it beats, less the share
             that beat it. `raw`: the reward itself.
+        correct_G: which candidates of each group are correct; by default all are.
+        failure_weight: under `rank`, how many times a comparison of a correct candidate with one that is not counts.
 
     Returns:
         One float32 tensor a group, as long as the group; 0 where there was no reward.
@@ -45,20 +52,25 @@ def advantages_of_groups(rewards_G: Sequence[Sequence[float | None]], kind: Adva
         return list(flat.split(sizes))
     known = torch.tensor([r is not None for group in rewards_G for r in group])
     if kind == "rank":
-        return [_rank(*group) for group in zip(flat.split(sizes), known.split(sizes), strict=True)]
+        correct_G = correct_G or [[True] * size for size in sizes]
+        correct = torch.tensor([c for group in correct_G for c in group])
+        groups = zip(flat.split(sizes), known.split(sizes), correct.split(sizes), strict=True)
+        return [_rank(*group, failure_weight) for group in groups]
     boundaries = [0, *accumulate(sizes)]
     values = group_advantages(flat, group_boundaries=boundaries, kind=kind, mask=known)
     return list(values.split(sizes))
 
 
-def _rank(rewards: Tensor, known: Tensor) -> Tensor:
-    """(wins − losses) / (known others) of each member against the others: float32 [G], in [−1, 1], with sum 0.
+def _rank(rewards: Tensor, known: Tensor, correct: Tensor, failure_weight: float) -> Tensor:
+    """(wins − losses) / (known others) of each member against the others: float32 [G], with sum 0.
 
-    So a group whose rewards hardly differ counts as much as any other, and an outlier no more than any winner.
+    So a group whose rewards hardly differ counts as much as any other, and an outlier no more than any winner. Most candidates
+    of a trained policy are correct and differ in speed; without `failure_weight` the few that fail would hardly count.
     """
     gaps = rewards[:, None] - rewards
     both = known[:, None] & known
-    return (both * ((gaps > TIE).float() - (gaps < -TIE).float())).sum(1) / max(1, int(known.sum()) - 1)
+    weight = torch.where(correct[:, None] == correct, 1.0, failure_weight)
+    return (both * weight * ((gaps > TIE).float() - (gaps < -TIE).float())).sum(1) / max(1, int(known.sum()) - 1)
 
 
 def is_constant(rewards: Sequence[float | None]) -> bool:

@@ -46,6 +46,17 @@ def test_a_rank_is_what_is_beaten_less_what_beats():
     assert alone.tolist() == [0.0]
 
 
+def test_a_failure_counts_as_often_as_is_asked_under_rank():
+    rewards, correct = [[0.0, 1.0, 1.5, 2.0]], [[False, True, True, True]]
+    (plain,) = advantages_of_groups(rewards, "rank", correct)
+    (heavy,) = advantages_of_groups(rewards, "rank", correct, failure_weight=4.0)
+    assert plain.tolist() == pytest.approx([-1.0, -1 / 3, 1 / 3, 1.0])
+    assert heavy.tolist() == pytest.approx([-4.0, 2 / 3, 4 / 3, 2.0])
+    assert heavy.sum().item() == pytest.approx(0.0)
+    (all_right,) = advantages_of_groups(rewards, "rank", [[True] * 4], failure_weight=4.0)
+    assert all_right.tolist() == pytest.approx(plain.tolist())
+
+
 def test_constant_groups():
     assert is_constant([0.5, 0.5, None])
     assert is_constant([None, 0.5])
