@@ -48,9 +48,14 @@ def candidate(task: Task, reply: str) -> str:
     Raises:
         MalformedReplyError: The message says why there is none.
     """
-    graph, _, shapes = _lifted(task.pytorch_code, task.id)
+    return _candidate(task.pytorch_code, task.id, reply)
+
+
+@lru_cache(maxsize=4096)  # most replies of a step repeat another, and the one thread that reads them makes 200 a second
+def _candidate(code: str, name: str, reply: str) -> str:
+    graph, _, shapes = _lifted(code, name)
     try:
-        return assemble(_source(task.pytorch_code), graph, shapes, reply)
+        return assemble(_source(code), graph, shapes, reply)
     except CannotWriteError as error:
         raise MalformedReplyError(str(error)) from None
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from kernrl.syntax import parse_python
 from kernrl.tasks.nano.axes import LETTERS
@@ -173,9 +174,10 @@ def _depths(body: str) -> set[str]:
     return {name for bounds in ranges for name in re.findall(r"\b[A-Z]\b", bounds)}
 
 
-def _free_names(body: str) -> list[str]:
+@lru_cache(maxsize=4096)  # many replies to a task have the same kernel
+def _free_names(body: str) -> tuple[str, ...]:
     """Names that a kernel's body reads and does not assign, in order of their first use."""
-    tree = parse_python(f"def kernel():\n{body}")
-    assigned = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-    read = [n for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load) and n.id not in assigned]
-    return list(dict.fromkeys(n.id for n in sorted(read, key=lambda n: (n.lineno, n.col_offset))))
+    names = [n for n in ast.walk(parse_python(f"def kernel():\n{body}")) if isinstance(n, ast.Name)]
+    assigned = {n.id for n in names if isinstance(n.ctx, ast.Store)}
+    read = [n for n in names if isinstance(n.ctx, ast.Load) and n.id not in assigned]
+    return tuple(dict.fromkeys(n.id for n in sorted(read, key=lambda n: (n.lineno, n.col_offset))))
