@@ -25,7 +25,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
@@ -116,7 +116,7 @@ def train_one(name: str, args: argparse.Namespace, seconds: float, verifier: Har
         else:
             own = {"time_limit_s": spent_s(read_lines(folder / "metrics.jsonl")) + seconds, "seed": 10 + seed_of(name)}
         given = {"tasks_per_step": args.tasks_per_step} if args.tasks_per_step else {}
-        settings = learn | REINFORCE | judged | given | {"resume": folder.exists()} | own
+        settings = learn | REINFORCE | judged | given | dict(args.set) | {"resume": folder.exists()} | own
         reinforce.run(config := ReinforceConfig.model_validate(settings), verifier)
     return config.model_dump(mode="json", exclude=OF_ITS_PLACE)
 
@@ -174,13 +174,33 @@ def train_and_answer(name: str, args: argparse.Namespace, left_s: float, verifie
 
 
 def make_tasks(args: argparse.Namespace) -> None:
-    """The train compositions of all runs, in `tasks.jsonl`; another process that makes them makes the same."""
+    """The tasks of all runs, in `tasks.jsonl`; another process that makes them makes the same.
+
+    Train compositions, or as many of each of `--practise-on`, by turns.
+    """
     path = args.out / "tasks.jsonl"
     if not path.exists():
         args.out.mkdir(parents=True, exist_ok=True)
         made = path.with_name(f"tasks.{os.getpid()}.jsonl")
-        write_tasks(made, generate_tasks(level=2, count=TASKS, seed=4, split="train", workers=args.workers))
+        each = TASKS // len(args.practise_on)
+        sources = [practice(source, each, args.workers) for source in args.practise_on]
+        write_tasks(made, filter(None, chain.from_iterable(zip_longest(*sources))))
         made.replace(path)
+
+
+def practice(source: str, count: int, workers: int | None) -> Iterable[Task]:
+    """Tasks to learn on."""
+    if source == "generated":
+        return generate_tasks(level=2, count=count, seed=4, split="train", workers=workers)
+    return load_tasks(source, limit=count).tasks
+
+
+def setting(text: str) -> tuple[str, Any]:
+    """("epochs", 2) of `epochs=2`. Raises ValueError."""
+    name, equals, value = text.partition("=")
+    if not equals or name not in ReinforceConfig.model_fields:
+        raise ValueError(text)
+    return name, json.loads(value)
 
 
 def last_line(lines: Sequence[Row]) -> list[str]:
@@ -311,6 +331,12 @@ def main() -> None:
     )
     part["train"].add_argument("--budget-s", type=float, default=math.inf, help="time of all: what does not fit is left out")
     part["train"].add_argument("--tasks-per-step", type=int, help="groups of a step of reinforce; by default the command's")
+    part["train"].add_argument(
+        "--practise-on", nargs="+", default=["generated"], metavar="SOURCE", help="'generated', or sources of tasks"
+    )
+    part["train"].add_argument(
+        "--set", nargs="+", type=setting, default=[], metavar="NAME=VALUE", help="settings of reinforce, as JSON"
+    )
     part["train"].add_argument("--workers", type=int, help="processes that make tasks; by default one a core")
     part["train"].add_argument("--sft-steps", type=int, default=300, help="steps of further-sft that take as long")
     part["train"].add_argument("--short-steps", type=int, default=8, help="steps of the runs that differ in one choice")

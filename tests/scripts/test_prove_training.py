@@ -195,3 +195,19 @@ def test_the_table_compares_each_run_with_the_start(tmp_path, capsys):
     assert "- reinforce-0: 76% of the attempts repeat another's source (steps 2 to 3); x (step 3)" in said
     assert "- reinforce-1: none" in said
     assert (tmp_path / "table.md").read_text() in capsys.readouterr().out
+
+
+def test_tasks_to_learn_on_come_from_each_source_by_turns(tmp_path, monkeypatch):
+    monkeypatch.setattr(prove_training, "TASKS", 6)
+    prove_training.make_tasks(SimpleNamespace(out=tmp_path, practise_on=["generated", "heldout"], workers=None))
+    ids = [task.id for task in load_tasks(tmp_path / "tasks.jsonl").tasks]
+    assert len(ids) == 6
+    assert ids[1::2] == [task.id for task in load_tasks("heldout", limit=3).tasks]
+    assert not set(ids[::2]) & set(ids[1::2])
+
+
+def test_a_setting_of_reinforce_is_json_and_has_a_name_that_exists():
+    assert prove_training.setting("failure_weight=2.5") == ("failure_weight", 2.5)
+    for wrong in ("failure_weigth=2", "failure_weight", "epochs=two"):
+        with pytest.raises(ValueError):
+            prove_training.setting(wrong)
