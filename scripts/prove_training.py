@@ -115,8 +115,7 @@ def train_one(name: str, args: argparse.Namespace, seconds: float, verifier: Har
             own = {"steps": args.short_steps, "seed": 20} | CHOICES[name]
         else:
             own = {"time_limit_s": spent_s(read_lines(folder / "metrics.jsonl")) + seconds, "seed": 10 + seed_of(name)}
-        given = {"tasks_per_step": args.tasks_per_step} if args.tasks_per_step else {}
-        settings = learn | REINFORCE | judged | given | dict(args.set) | {"resume": folder.exists()} | own
+        settings = learn | REINFORCE | judged | dict(args.set) | {"resume": folder.exists()} | own
         reinforce.run(config := ReinforceConfig.model_validate(settings), verifier)
     return config.model_dump(mode="json", exclude=OF_ITS_PLACE)
 
@@ -330,7 +329,6 @@ def main() -> None:
         "--long-seconds", type=float, default=300, help=f"time of {LONG}'s steps, reinforce-0's with them"
     )
     part["train"].add_argument("--budget-s", type=float, default=math.inf, help="time of all: what does not fit is left out")
-    part["train"].add_argument("--tasks-per-step", type=int, help="groups of a step of reinforce; by default the command's")
     part["train"].add_argument(
         "--practise-on", nargs="+", default=["generated"], metavar="SOURCE", help="'generated', or sources of tasks"
     )

@@ -80,7 +80,7 @@ def test_the_methods_are_given_the_same_time(tmp_path, monkeypatch):
         name = stage.__name__.rpartition(".")[2]
         monkeypatch.setattr(stage, "run", lambda config, verifier, name=name: asked.update({name: config}))
     args = argparse.Namespace(
-        model=tmp_path / "nano", out=tmp_path, workers=1, precision="tf32", tasks_per_step=None, short_steps=3
+        model=tmp_path / "nano", out=tmp_path, workers=1, precision="tf32", set=[("epochs", 3)], short_steps=3
     )
     for name in ("best-of-n", "reward-weighted", "reinforce-1"):
         settings = prove_training.train_one(name, args, 77.0, None, tmp_path / name)
@@ -94,6 +94,7 @@ def test_the_methods_are_given_the_same_time(tmp_path, monkeypatch):
     RunDirectory.open(folder, asked["reinforce"].model_copy(update={"output": folder}), resume=False).log(
         step=1, seconds={"step": 50.0}
     )
+    assert asked["reinforce"].epochs == 3
     assert prove_training.train_one("reinforce-long", args, 20.0, None, folder)["time_limit_s"] == 70.0
     even = prove_training.train_one("best-of-n-even", args, 77.0, None, tmp_path / "even")
     assert (even["adam_epsilon"], even["learning_rate"], even["time_limit_s"]) == (1e-2, 2e-3, 77.0)
@@ -209,5 +210,5 @@ def test_tasks_to_learn_on_come_from_each_source_by_turns(tmp_path, monkeypatch)
 def test_a_setting_of_reinforce_is_json_and_has_a_name_that_exists():
     assert prove_training.setting("failure_weight=2.5") == ("failure_weight", 2.5)
     for wrong in ("failure_weigth=2", "failure_weight", "epochs=two"):
-        with pytest.raises(ValueError):
+        with pytest.raises(ValueError, match=wrong if "two" not in wrong else "Expecting value"):
             prove_training.setting(wrong)
