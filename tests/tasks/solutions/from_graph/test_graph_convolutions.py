@@ -112,6 +112,46 @@ def test_a_layout_is_turned_by_a_kernel_of_its_own() -> None:
         assert "_last_ptr + row" not in solution.triton_code
 
 
+def one(forward: str) -> str:
+    """A convolution of a single image, whose statistics over the batch are copies of it."""
+    return small("self.l = nn.Conv2d(C, 17, 3, padding=1)", forward, "torch.randn(1, C, H, W)", 16)
+
+
+COPIED = {
+    "before": one("return self.l(x) + x.amax(0, keepdim=True).mean(1, keepdim=True)"),
+    "inside": one("y = x.sum(0); return self.l(x).relu() * y.mean()"),
+    "after": one("y = self.l(x); return y.relu(), x.sum(0)"),
+    "between": small(
+        "self.l = nn.ConvTranspose3d(C, 17, 4, stride=2, padding=1)",
+        "y = x.amin(0, keepdim=True); return self.l(x).square() + self.l(y.amax(0, keepdim=True))",
+        "torch.randn(1, C, 5, 6, 7)",
+    ),
+}
+"""Name → source in which a convolution reads what is also copied with its axes in their own order."""
+
+
+def test_an_image_is_turned_beside_another_copy_of_it() -> None:
+    for name, source in COPIED.items():
+        solutions = write_solutions(Task("t", source, precision="tf32"), [s for s in STYLES if s.channels_last])
+        assert {"channels", "conv", "last"} <= {s.style.split("-")[0] for s in solutions}, name
+        assert all("turned" in s.style for s in solutions), name
+
+
+@pytest.mark.slow
+def test_an_image_that_is_turned_beside_another_copy_of_it_is_right() -> None:
+    request = {"sets": ["full", "ragged"], "styles": ["last", "conv"], "precision": "tf32"}
+    found = ask([request | {"source": source} for source in COPIED.values()])
+    assert all(len(solutions) > 3 for solutions in found)
+    assert not [(style, problem) for solutions in found for style, _, problem in solutions if problem]
+
+
+def test_an_image_that_is_turned_keeps_its_dtype() -> None:
+    """The library has no convolution of float32 with a bfloat16 weight."""
+    source = small("self.l = nn.Conv2d(C, 17, 3).bfloat16()", "return self.l(x.bfloat16()).float().relu()")
+    (solution,) = write_solutions(Task("t", source), [s for s in STYLES if s.name == "channels-last"])
+    assert re.search(r"_last = torch\.empty\(.*dtype=torch\.bfloat16, memory_format=", solution.triton_code)
+
+
 def test_tiles_fit_into_shared_memory() -> None:
     for precision in ("fp32", "tf32", "bf16"):
         for m, n, k in ((49, 8, 8), (200, 24, 27), (3136, 64, 64), (50000, 512, 512)):

@@ -13,6 +13,7 @@ from kernrl.tasks.solutions.from_graph.lowering.builder import How
 from kernrl.tasks.solutions.from_graph.lowering.lowered_ops import (
     COMPUTED,
     FEW_CHANNELS,
+    Op,
     Operand,
     Program,
     Varies,
@@ -165,14 +166,21 @@ class _Lowering(Norms, Windows, SmallProducts):
             return made
         if self._turns(node, rank):
             x: str = operands[0]  # pyright: ignore[reportAssignmentType]
-            if f"{x}_last" not in self.p.last:
-                self.p.last[self.point(f"{x}_last", "{0}", x)] = None
-            operands = [f"{x}_last", *operands[1:]]
+            operands = [self._channels_innermost(x), *operands[1:]]
             if not self.how.windows and (self.how.bare == "none" or operands[2] is None):
                 return self.add("library", name, self.shape(name), node.value.dtype, *operands)
         if self.how.windows and operands[2] is None:  # so that some kernel reads it
             return self.point(name, "{0}", self.add("library", f"{name}_raw", self.shape(name), node.value.dtype, *operands))
         return self._bias(node, name, operands, rank - 1 - int(node.op[-2]))
+
+    def _channels_innermost(self, x: str) -> str:
+        """A copy of an image, in that order: one in the image's own, such as its maximum over an axis of size 1, is another."""
+        name = f"{x}_last"
+        if name not in self.p.last:
+            self.p.shapes[name], self.p.dtypes[name] = self.shape(x), self.p.dtypes[x]
+            self.p.ops.append(Op("point", (name,), (x,), text="{0}", node=self.at))
+            self.p.last[name] = None
+        return name
 
     def _turns(self, node: Node, rank: int) -> bool:
         """A convolution reads an image with the channels innermost."""
