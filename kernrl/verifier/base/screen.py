@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import warnings
 from collections.abc import Iterator
+from functools import lru_cache
 
 from kernrl.syntax import parse_python
 from kernrl.verifier.base.verdict import Rejection, Status
@@ -102,26 +103,35 @@ def _defines_model(tree: ast.Module) -> bool:
     return False
 
 
-def _objections(tree: ast.Module) -> Iterator[tuple[str, int]]:
+def _has_kernel(tree: ast.Module) -> bool:
+    """Whether a `jit` is mentioned, mostly as what decorates a function of the module."""
+    functions = (node for node in tree.body if isinstance(node, ast.FunctionDef))
+    if any(isinstance(d, ast.Attribute) and d.attr == "jit" for f in functions for d in f.decorator_list):
+        return True
     mentioned = list(ast.walk(tree))
-    jit = any(isinstance(n, ast.Attribute) and n.attr == "jit" for n in mentioned) or any(
+    return any(isinstance(n, ast.Attribute) and n.attr == "jit" for n in mentioned) or any(
         alias.name == "jit" for n in mentioned if isinstance(n, ast.ImportFrom) for alias in n.names
     )
+
+
+def _objections(tree: ast.Module) -> Iterator[tuple[str, int]]:
     used = list(_used(tree))
     names = _imported(used)
     for node in used:
-        line = getattr(node, "lineno", 0)
-        if isinstance(node, ast.ImportFrom) and node.level:
-            yield "the import of a relative module is not allowed: use torch, triton and math", line
-        elif isinstance(node, ast.Attribute | ast.Name) and isinstance(node.ctx, ast.Load):
+        if isinstance(node, ast.Name | ast.Attribute):
+            if not isinstance(node.ctx, ast.Load):
+                continue
             first, _, rest = _dotted(node).partition(".")
             if first in names:
-                yield from ((reason, line) for reason in _name(f"{names[first]}.{rest}".rstrip(".")))
+                yield from ((reason, node.lineno) for reason in _reasons(f"{names[first]}.{rest}".rstrip(".")))
             if isinstance(node, ast.Attribute) and node.attr in ("load_inline", "inline_asm_elementwise"):
-                yield _FORBIDDEN_NAMES[node.attr], line
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _FORBIDDEN_NAMES:
-            yield _FORBIDDEN_NAMES[node.func.id], line
-    if not jit:
+                yield _FORBIDDEN_NAMES[node.attr], node.lineno
+        elif isinstance(node, ast.Call):
+            if isinstance(node.func, ast.Name) and node.func.id in _FORBIDDEN_NAMES:
+                yield _FORBIDDEN_NAMES[node.func.id], node.lineno
+        elif isinstance(node, ast.ImportFrom) and node.level:
+            yield "the import of a relative module is not allowed: use torch, triton and math", node.lineno
+    if not _has_kernel(tree):
         yield "there is no @triton.jit function: write the computation as a Triton kernel and launch it in forward()", 1
 
 
@@ -139,18 +149,20 @@ def _used(tree: ast.Module) -> Iterator[ast.AST]:
         if isinstance(node, _DEFINITIONS):
             waiting.setdefault(node.name, []).append(node)
     running: list[ast.AST] = [n for n in tree.body if not isinstance(n, _DEFINITIONS)] + waiting.pop("ModelNew", [])
-    while running:
-        node = running.pop(0)
+    for node in running:  # which grows
         yield node
-        if isinstance(node, ast.Name | ast.Attribute):
-            running += waiting.pop(node.id if isinstance(node, ast.Name) else node.attr, [])
-        if isinstance(node, ast.Attribute):
-            running += [] if _dotted(node) else [node.value]
-            running += waiting.pop(_dotted(node).partition(".")[0], [])
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("isinstance", "issubclass"):
-            running += node.args[:1]
-        elif _module_named(node):
-            continue
+        if isinstance(node, ast.Name):
+            running += waiting.pop(node.id, ())
+        elif isinstance(node, ast.Attribute):
+            dotted = _dotted(node)
+            running += waiting.pop(node.attr, ())
+            running += () if dotted else (node.value,)
+            running += waiting.pop(dotted.partition(".")[0], ())
+        elif isinstance(node, ast.Call):
+            if isinstance(node.func, ast.Name) and node.func.id in ("isinstance", "issubclass"):
+                running += node.args[:1]
+            elif not _module_named(node):
+                running += _children(node)
         elif isinstance(node, ast.Try) and any(_catches_import(h) for h in node.handlers):
             running += [n for n in (*node.body, *node.orelse, *node.finalbody) if not _imports(n)]
         elif isinstance(node, ast.If) and _fails_here(node.test):
@@ -158,7 +170,29 @@ def _used(tree: ast.Module) -> Iterator[ast.AST]:
         elif isinstance(node, ast.IfExp) and _fails_here(node.test):
             running += [node.test, node.orelse]
         else:
-            running += ast.iter_child_nodes(node)
+            running += _children(node)
+
+
+_IS_NO_CHILD = frozenset(("ctx", "op", "ops", "id", "attr", "name", "arg", "module", "level", "kind", "type_comment", "simple"))
+"""Fields that hold names, operators and the like: half of a tree, of which nothing is to be said."""
+_FIELDS = {
+    kind: tuple(field for field in kind._fields if field not in _IS_NO_CHILD)
+    for kind in vars(ast).values()
+    if isinstance(kind, type) and issubclass(kind, ast.AST) and kind is not ast.Constant
+}
+
+
+def _children(node: ast.AST) -> list[ast.AST]:
+    """As `ast.iter_child_nodes`, less the operators and contexts: this is most of the screen's time, which holds up the threads
+    of all other candidates."""
+    found: list[ast.AST] = []
+    for field in _FIELDS.get(type(node), ()):
+        value = getattr(node, field)
+        if isinstance(value, list):
+            found += [item for item in value if isinstance(item, ast.AST)]
+        elif isinstance(value, ast.AST):
+            found.append(value)
+    return found
 
 
 def _fails_here(test: ast.expr) -> bool:
@@ -214,8 +248,13 @@ def _imported(used: list[ast.AST]) -> dict[str, str]:
     return names
 
 
-def _name(dotted: str) -> Iterator[str]:
+@lru_cache(maxsize=4096)  # `torch.empty` is in every candidate
+def _reasons(dotted: str) -> tuple[str, ...]:
     """What is to be said against the use of a name."""
+    return tuple(_name(dotted))
+
+
+def _name(dotted: str) -> Iterator[str]:
     root, _, rest = dotted.partition(".")
     if root in _FORBIDDEN_MODULES:
         yield _FORBIDDEN_MODULES[root]

@@ -27,7 +27,10 @@ CONSTANT_OP = "kernrl.constant"
 """The only op that is not ATen's: a tensor written out in the source. args (flat values, shape), kwargs dtype."""
 
 
-@dataclass(frozen=True, slots=True)
+# No slots: plans go from process to process, and a frozen class with slots is pickled by Python, at twice the cost.
+
+
+@dataclass(frozen=True)
 class Storage:
     """A block of memory the plan works on."""
 
@@ -37,7 +40,7 @@ class Storage:
     """Position in `forward`'s tensor inputs, the reference's `state_dict` key, or None for a temporary."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TensorRef:
     """A strided view of a storage. Shape, stride and offset count elements."""
 
@@ -66,7 +69,7 @@ Args: TypeAlias = "tuple[Arg, ...] | list[Arg]"
 spec also a dict of these, or a SimpleNamespace: the settings that an object holds."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Special:
     """An argument that plain JSON cannot carry: a torch dtype, device, layout, memory format, or an inf/nan float."""
 
@@ -74,7 +77,7 @@ class Special:
     value: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class AtenNode:
     """One ATen call, such as `aten.addmm.default`; its results are views of storages."""
 
@@ -84,7 +87,7 @@ class AtenNode:
     outputs: tuple[TensorRef | None, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Variant:
     """One configuration of a launch: kernel, grid, and runtime arguments by name, in the order of the signature."""
 
@@ -93,7 +96,7 @@ class Variant:
     args: dict[str, Arg]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LaunchNode:
     """One launch of an authored Triton kernel. An autotuned one has a variant for each configuration; replay chooses."""
 
@@ -103,7 +106,7 @@ class LaunchNode:
 Node = AtenNode | LaunchNode
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class KernelSource:
     """One specialisation of one authored kernel, as Triton's IR; the verifier compiles it."""
 
@@ -122,7 +125,7 @@ class KernelSource:
     """Types of the runtime parameters as the IR states them (`*f32`, `i32`, …); known once the IR has been read."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Plan:
     """The recorded forward of one candidate at one input set."""
 
@@ -136,7 +139,7 @@ class Plan:
     kernels: tuple[KernelSource, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TensorSpec:
     """Shape, stride and dtype of a tensor, without its values."""
 
@@ -145,7 +148,7 @@ class TensorSpec:
     stride: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TraceSpec:
     """All that a sandbox learns about a task: enough to call `ModelNew`, nothing about the answer."""
 
