@@ -177,11 +177,10 @@ class Verdict:
         """Plain data, with `correct`, and the first baseline's speedup as `speedup_x`. Its lists and dicts are not copied."""
         row: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}  # `asdict` would copy a thousand values
         row["status"], row["stage"] = str(self.status), str(self.stage)
-        row["timing"] = asdict(self.timing) if self.timing else None
-        first = next(iter(self.timing.speedups_x), None) if self.timing else None
-        row["correct"] = self.correct
-        row["baseline"] = first
-        row["speedup_x"] = row["timing"]["speedups_x"][first] if first else None
+        timing = asdict(self.timing) if self.timing else None
+        first = next(iter(timing["speedups_x"]), None) if timing else None
+        row |= {"timing": timing, "correct": self.correct, "baseline": first}
+        row["speedup_x"] = timing["speedups_x"][first] if timing and first else None
         return row
 
     @classmethod
