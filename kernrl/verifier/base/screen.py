@@ -205,9 +205,12 @@ def _fails_here(test: ast.expr) -> bool:
     return last == "TYPE_CHECKING" or (last == "is_initialized" and "cuda" not in first)
 
 
-_IS_SCRIPT = frozenset(
-    ast.dump(ast.parse(text, mode="eval").body) for text in ("__name__ == '__main__'", "'__main__' == __name__")
-)
+_SCRIPT_TESTS = [
+    statement.value
+    for statement in parse_python("__name__ == '__main__'\n'__main__' == __name__").body
+    if isinstance(statement, ast.Expr)
+]
+_IS_SCRIPT = frozenset(map(ast.dump, _SCRIPT_TESTS))
 
 
 def _imports(node: ast.stmt) -> bool:
