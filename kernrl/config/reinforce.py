@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from kernrl.config.by_model import ByModel
 from kernrl.config.groups import LOSS, OPTIMISER, REWARD, RUN, SAMPLING, TASKS
@@ -142,3 +142,10 @@ class ReinforceConfig(CheckedConfig):
     save_every: int = Field(
         default=5, ge=1, description="Steps between checkpoints: how much a kill can lose.", json_schema_extra=RUN | RARE
     )
+
+    @model_validator(mode="after")
+    def _only_ranks_are_weighted(self) -> ReinforceConfig:
+        if self.failure_weight != 1 and self.advantage != "rank":
+            remedy = "give --advantage rank, or leave it out"
+            raise ValueError(f"--failure-weight does nothing under --advantage {self.advantage}: {remedy}")
+        return self

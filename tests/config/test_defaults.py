@@ -132,6 +132,16 @@ def reinforce(**settings: Any) -> ReinforceConfig:
     return ReinforceConfig.model_validate({"model": "nano", **settings})
 
 
+def test_a_weight_of_failures_that_would_do_nothing_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["reinforce", "--model", HUB_ID, "--output", "none", "--dry-run", "--failure-weight", "4"]
+    assert run(words) == 2
+    assert "--failure-weight does nothing under --advantage loo: give --advantage rank" in capsys.readouterr().err
+    assert (
+        resolved(capsys, "reinforce", "--model", HUB_ID, "--failure-weight", "4", "--advantage", "rank")["failure_weight"] == 4
+    )
+    assert resolved(capsys, "reinforce", "--model", "nano", "--failure-weight", "4")["failure_weight"] == 4
+
+
 def begun(folder: Path, config: Config, **changes: Any) -> Path:
     """A run's `config.json`, with some settings as an older version had them."""
     folder.mkdir()
