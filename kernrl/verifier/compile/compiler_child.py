@@ -56,15 +56,6 @@ class TooWide(ValueError):
     """A tile far beyond a thread's registers, on which LLVM and ptxas would spend minutes."""
 
 
-class ProductsLost(ValueError):
-    """Machine code that multiplies nothing."""
-
-
-_MULTIPLIES_NOTHING = bytes.fromhex("f079ff3f00000000")
-"""The first half of Hopper's `HGMMA RZ, gdesc[URZ], RZ, !UPT`: a product of nothing with nothing. ptxas 12.8, which Triton 3.6
-and 3.7 bring, writes it for every `tl.dot` of some loops that it unrolls: of float32 operands and three turns, as was seen."""
-
-
 def prepare(settings: dict[str, Any]) -> None:
     """Once in the fork server: initialise LLVM and look up ptxas' version, by compiling an example of our own."""
     target = compat.GPUTarget("cuda", arch_number(settings["targets"][0]), 32)
@@ -82,7 +73,7 @@ def handle(channel: Channel) -> None:
         except Refused as error:
             channel.send(json.dumps({"reject": ["policy", str(error)]}).encode())
         except Exception as error:
-            said = str(error) if isinstance(error, TooWide | ProductsLost) else f"{type(error).__name__}: {error}".strip()
+            said = str(error) if isinstance(error, TooWide) else f"{type(error).__name__}: {error}".strip()
             channel.send(json.dumps({"reject": ["compile_error", said[:1500]]}).encode())
         else:
             channel.send(json.dumps(header).encode())
@@ -115,11 +106,6 @@ def compile_text(ttir: str, arch: str, options: dict[str, Any]) -> tuple[dict[st
         )
     name, parameters = compat.entry(module)
     cubin, metadata = compat.lower(module, backend, parsed, target)
-    if _MULTIPLIES_NOTHING in cubin:
-        raise ProductsLost(
-            f"ptxas loses the products of {name}, and its results would be zeros: it unrolls a loop of few turns, and wrongly. "
-            "Take another block size along the depth, or pass the depth as an argument that is not tl.constexpr"
-        )
     header = {
         "name": metadata["name"],
         "parameters": parameters,

@@ -111,8 +111,14 @@ def check_plan(
     return None
 
 
+_MULTIPLIES_NOTHING = bytes.fromhex("f079ff3f00000000")
+"""The first half of Hopper's `HGMMA RZ, gdesc[URZ], RZ, !UPT`: a product of nothing with nothing. ptxas 12.8, which Triton 3.6
+and 3.7 bring, writes it for every `tl.dot` of some loops that it unrolls: of float32 operands and three turns, as was seen."""
+
+
 def check_compiled(kernel: CompiledKernel, parameters: tuple[str, ...]) -> Rejection | None:
-    """None if a compiled kernel can be launched on its target: its shared memory, threads and parameters are checked.
+    """None if a compiled kernel can be launched on its target and does what its IR says, as far as is known: its shared memory,
+    threads, parameters and products are checked.
 
     `parameters`: the types that its IR states.
     """
@@ -124,6 +130,10 @@ def check_compiled(kernel: CompiledKernel, parameters: tuple[str, ...]) -> Rejec
         return Rejection(Status.COMPILE_ERROR, f"{reason}: use smaller blocks or fewer stages.")
     if kernel.num_warps > 32:
         return Rejection(Status.COMPILE_ERROR, f"{kernel.name} runs {kernel.num_warps} warps, and a block holds 32.")
+    if _MULTIPLIES_NOTHING in kernel.cubin:
+        reason = f"ptxas loses the products of {kernel.name}, and its results would be zeros: it unrolls a short loop wrongly"
+        remedy = "take another block size along the depth, or pass the depth as an argument that is not tl.constexpr"
+        return Rejection(Status.COMPILE_ERROR, f"{reason}; {remedy}.")
     if kernel.parameters != parameters:
         return Rejection(Status.INFRA_ERROR, f"{kernel.name}: the compiler's parameters are not those of its IR.")
     return None
