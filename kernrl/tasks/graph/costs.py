@@ -92,6 +92,11 @@ def node_flops(graph: Graph, node: Node) -> int:
     return 0
 
 
+def product_flops(graph: Graph) -> int:
+    """FLOPs of all its products and convolutions."""
+    return sum(node_flops(graph, node) for node in graph.nodes if node.kind in ("product", "convolution"))
+
+
 def _terms(node: Node) -> list[str]:
     return node["equation"].partition("->")[0].split(",")
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernrl.tasks.graph.costs import node_flops
+from kernrl.tasks.graph.costs import product_flops
 from kernrl.tasks.graph.graph import Graph, Parameter
 from kernrl.tasks.graph.run import evaluate, run
 from kernrl.tasks.nano.distinct_axes import at_smaller_sizes
@@ -79,7 +79,7 @@ def smaller(graph: Graph, elements: int, flops: int, *, batch_first: bool = Fals
         return min(n, -(-floor // unit) * unit)
 
     def fits(found: Graph | None) -> bool:
-        return found is not None and _elements(found) <= elements and _flops(found) <= flops
+        return found is not None and _elements(found) <= elements and product_flops(found) <= flops
 
     if batch_first:
         found, chosen = graph, {}
@@ -121,10 +121,6 @@ def _divisor(graph: Graph) -> int:
 
 def _elements(graph: Graph) -> int:
     return sum(value.numel for value in graph.values.values())
-
-
-def _flops(graph: Graph) -> int:
-    return sum(node_flops(graph, node) for node in graph.nodes if node.kind in ("product", "convolution"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from itertools import count
 from random import Random
 
-from kernrl.tasks.graph.costs import node_flops
+from kernrl.tasks.graph.costs import product_flops
 from kernrl.tasks.graph.graph import Graph
 from kernrl.tasks.graph.sample import product, sample
 from kernrl.tasks.graph.writing.hands import Hand
@@ -89,10 +89,9 @@ def _worth_practising(graph: Graph, seed: int) -> bool:
     """A GPU has work, nano can be asked for it with axes that have names, and wrong answers can be told from right ones."""
     values = graph.values
     ends = [v.value for v in (*graph.inputs, *graph.parameters)] + [values[o] for o in graph.outputs if isinstance(o, str)]
-    flops = sum(node_flops(graph, node) for node in graph.nodes if node.kind in ("product", "convolution"))
     return (
         LEAST_BYTES <= sum(value.nbytes for value in ends) <= MOST_BYTES
-        and flops <= MOST_FLOPS
+        and product_flops(graph) <= MOST_FLOPS
         and all(value.numel <= MOST_ELEMENTS for value in values.values())
         and len(at_distinct_sizes(graph)) > 1
         and not why_unsound(graph, seed)
