@@ -241,7 +241,7 @@ def _tasks(row: Mapping[str, Any]) -> str:
 
 # --- time --------------------------------------------------------------------------------------------------------
 
-WALL_PHASES = ("load", "generate", "verify", "update", "evaluate", "save")
+WALL_PHASES = ("load", "ask", "generate", "verify", "update", "evaluate", "save")
 """Phases that follow each other on the clock; `step` is the whole of a step. Other keys of `seconds` are work that overlaps."""
 
 

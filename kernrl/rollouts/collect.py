@@ -88,8 +88,8 @@ class Collected:
 
     attempts: list[Attempt] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
-    """`generate`: wall time until the last rollout ended; `verify`: from then until the last verdict. `trace`, `correctness`
-    and `timing` are sums over candidates, which are verified in parallel."""
+    """`ask`: wall time of making the prompts; `generate`: from then until the last rollout ended; `verify`: from then until the
+    last verdict. `trace`, `correctness` and `timing` are sums over candidates, which are verified in parallel."""
 
     def extend(self, other: Collected) -> None:
         """Add another call's attempts and seconds."""
@@ -162,6 +162,10 @@ def ignore(attempt: Attempt) -> None:
     """Do nothing with an attempt."""
 
 
+def nothing_to_prepare(tasks: Sequence[Task]) -> None:
+    """Do nothing before tasks are asked."""
+
+
 @dataclass
 class Collector:
     """Samples answers to tasks and has them verified.
@@ -189,6 +193,8 @@ class Collector:
     known: dict[tuple[str, str], Verdict] = field(default_factory=dict)
     """(task id, candidate key) → its verdict."""
     watch: Watch | None = None
+    prepare: Callable[[Sequence[Task]], None] = nothing_to_prepare
+    """Called with the tasks that are asked next, as one that prepares them side by side."""
 
     def collect(
         self, tasks: Sequence[Task], seed: Sequence[int], first_group: int = 0, on_attempt: OnAttempt = ignore
@@ -202,11 +208,14 @@ class Collector:
             first_group: number of the first task's group.
             on_attempt: called with every attempt as soon as it is judged, in no fixed order.
         """
-        collected = Collected()
+        collected = Collected(seconds={"ask": 0.0})
+        started = time.perf_counter()
         questions = self.questions(tasks, first_group)
         for turn in range(1, self.turns + 1):
+            collected.seconds["ask"] += time.perf_counter() - started
             judged = self.judge(questions, self.sample(questions, seed, turn), turn, on_attempt)
             collected.extend(judged)
+            started = time.perf_counter()
             questions = [
                 self._question(a.task, a.group, a.member, [*a.messages, *_follow_up(a)])
                 for a in judged.attempts
@@ -219,6 +228,7 @@ class Collector:
 
     def questions(self, tasks: Sequence[Task], first_group: int = 0) -> list[Question]:
         """The prompts of a first turn, one a task."""
+        self.prepare(tasks)
         return [self._question(task, group, None, self._asked(task)) for group, task in enumerate(tasks, first_group)]
 
     def sample(self, questions: Sequence[Question], seed: Sequence[int], turn: int = 1) -> Generator[Rollout, None, None]:

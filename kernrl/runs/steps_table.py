@@ -30,6 +30,7 @@ COLUMNS = {
     "clip_low": "{:.1%}",
     "clip_high": "{:.1%}",
     "mismatch_kl": "{:.1e}",
+    "seconds.ask": "{:.1f}",
     "seconds.generate": "{:.1f}",
     "seconds.verify": "{:.1f}",
     "seconds.update": "{:.1f}",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -192,28 +192,35 @@ def sample_and_judge(
     ]
     if not missing:
         return
+    from kernrl.training.session import lifter_for
+
     activity.phase(f"loading {config.model}")
-    engine, collector = open_model(config, verifier)
-    watch = SamplingWatch()
-    collector.watch = watch
-    if hasattr(engine, "on_tokens"):  # a server tells only of whole replies
-        engine.on_tokens = watch.decoded  # pyright: ignore[reportAttributeAccessIssue]
-    progress = Progress(task.id for n in missing for task in rounds[n] for _ in range(config.samples))
-    activity.follow(lambda: progress.line(verifier, watch.sampling()))
-    collector.known = {(row["task"], row["key"]): Verdict.from_json(row["verdict"]) for row in done.values()}
+    with ExitStack() as stack:
+        lifter = stack.enter_context(closing(lifter_for(config)))
+        engine, collector = open_model(config, verifier)
+        stack.enter_context(closing(engine))
+        watch = SamplingWatch()
+        collector.watch, collector.prepare = watch, lifter
+        if hasattr(engine, "on_tokens"):  # a server tells only of whole replies
+            engine.on_tokens = watch.decoded  # pyright: ignore[reportAttributeAccessIssue]
+        progress = Progress(task.id for n in missing for task in rounds[n] for _ in range(config.samples))
+        activity.follow(lambda: progress.line(verifier, watch.sampling()))
+        collector.known = {(row["task"], row["key"]): Verdict.from_json(row["verdict"]) for row in done.values()}
 
-    def write(attempt: Attempt) -> None:
-        progress.judged(attempt.task.id)
-        identity = f"{attempt.task.id}#{attempt.member}"
-        if identity not in done:
-            tokens, finish = len(attempt.rollout.token_ids), attempt.rollout.finish
-            row = row_of(attempt.task, attempt.member, attempt.text, attempt.verdict, tokens=tokens, finish=finish)
-            directory.add_sample(row)
+        def write(attempt: Attempt) -> None:
+            progress.judged(attempt.task.id)
+            identity = f"{attempt.task.id}#{attempt.member}"
+            if identity not in done:
+                tokens, finish = len(attempt.rollout.token_ids), attempt.rollout.finish
+                row = row_of(attempt.task, attempt.member, attempt.text, attempt.verdict, tokens=tokens, finish=finish)
+                directory.add_sample(row)
 
-    with closing(engine):
         for number in missing:
+            started = time.perf_counter()
             asked = ask_or_refuse(rounds[number], collector, config.samples, done, directory, progress)
+            refusing_s = time.perf_counter() - started
             collected = collector.collect(asked, (config.seed, number), on_attempt=write)
+            collected.seconds["ask"] += refusing_s
             directory.log(step=number + 1, seconds=dict(collected.seconds))
 
 
@@ -230,6 +237,7 @@ def ask_or_refuse(
         return list(tasks)
     from kernrl.tasks.nano.form import unasked
 
+    collector.prepare(tasks)
     refused = {task.id: (task, reason) for task, reason in unasked(list(tasks))}
     for task, reason in refused.values():
         say([f"{task.id} has no Graph to ask nano for: {reason}"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,13 +13,14 @@ from accelerate.utils import set_seed
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from kernrl.config import EvalConfig, ImproveConfig, ReinforceConfig
+from kernrl.config.by_model import is_nano
 from kernrl.config.heldout_checks import CheckedConfig
 from kernrl.config.prompts import PromptForm
 from kernrl.console import Result, log, progress
 from kernrl.errors import RunError, UsageError
 from kernrl.policy.checkpoint import commit_checkpoint
 from kernrl.policy.four_bit import require_four_bit
-from kernrl.policy.load import Policy, find_source
+from kernrl.policy.load import Policy, find_source, load_tokenizer
 from kernrl.policy.nano import END, USER, VOCAB_SIZE, form_of
 from kernrl.policy.pairs import PromptStyle
 from kernrl.policy.parallel import save_final, whole_weights
@@ -39,6 +40,7 @@ from kernrl.runs.steps_table import final_table
 from kernrl.runs.tracking import open_accelerator, start_tracker, track
 from kernrl.tasks.grammar.generate import generate_tasks
 from kernrl.tasks.loaders import load_tasks
+from kernrl.tasks.nano.lifter import Lifter, worker_count
 from kernrl.tasks.prompt import GRAPH_STYLES, read_template
 from kernrl.tasks.rows import parse_columns
 from kernrl.tasks.task import Task
@@ -192,6 +194,7 @@ def open_session(config: ImproveConfig, verifier: Verifier | None = None, turns:
         directory = ranks.lead(lambda: RunDirectory.open(config.output, config, resume=config.resume))
         activity.folder = directory.path if ranks.leads else None
         checkpoint = ranks.lead(directory.latest) if config.resume else None
+        lifter = stack.enter_context(closing(lifter_for(config) if ranks.leads else Lifter(0)))
         on_gpu = ranks.accelerator.device.type == "cuda"
         row_tokens = config.row_tokens or (16_384 if on_gpu else 4_096)
         policy = load_starting_policy(config, checkpoint, row_tokens, ranks)
@@ -206,7 +209,7 @@ def open_session(config: ImproveConfig, verifier: Verifier | None = None, turns:
             best_known.take(verdicts_until(done, read_lines(directory.path / "samples.jsonl")))
         start_tracker(ranks.accelerator, config)
         style = prompt_style(policy.tokenizer, config.prompt)
-        tasks = ranks.lead(lambda: askable(tasks, style))
+        tasks = ranks.lead(lambda: askable(tasks, style, lifter.each))
         verifier = verifier or stack.enter_context(open_verifier(config))
         tasks = ranks.lead(lambda: fitting_tasks(tasks, verifier))
         engine = stack.enter_context(closing(open_engine(config, policy, verifier, directory.path, ranks)))
@@ -224,6 +227,7 @@ def open_session(config: ImproveConfig, verifier: Verifier | None = None, turns:
             turns=turns,
             known=known_verdicts(directory),
             watch=(watch := SamplingWatch()),
+            prepare=lifter,
         )
         if isinstance(engine, GenerateEngine):
             engine.on_tokens = watch.decoded
@@ -273,10 +277,23 @@ def prompt_style(tokenizer: PreTrainedTokenizerBase, asked: PromptForm | None = 
     return form if form == "graph" or form == "graph-fast" else "nano"
 
 
-def askable(tasks: list[Task], style: PromptStyle) -> list[Task]:
+def lifter_for(config: ImproveConfig | EvalConfig) -> Lifter:
+    """What lifts the tasks of a nano that is asked by their Graphs; without a process for every other model. Its processes
+    load torch while the model is loaded."""
+    model = config.model or ""
+    if not is_nano(model):
+        return Lifter(0)
+    style = prompt_style(load_tokenizer(model, revision=config.revision), config.prompt)
+    return Lifter(worker_count() if style in GRAPH_STYLES else 0)
+
+
+def askable(tasks: list[Task], style: PromptStyle, lifted: Callable[[Sequence[Task]], Iterable[Task]] = iter) -> list[Task]:
     """The tasks that can be asked in a style: all, but for those that have no Graph, of which stderr says why.
 
     Generated tasks (those with a composition) have one. Each is lifted when nano is asked for it: few of two thousand are.
+
+    Args:
+        lifted: `each` of a Lifter.
 
     Raises:
         UsageError: There is none.
@@ -287,7 +304,7 @@ def askable(tasks: list[Task], style: PromptStyle) -> list[Task]:
 
     unknown = [task for task in tasks if not task.composition]
     with progress() as bar:
-        refused = unasked(bar.track(unknown, total=len(unknown), description="lifting tasks"))
+        refused = unasked(bar.track(lifted(unknown), total=len(unknown), description="lifting tasks"))
     for task, reason in refused:
         log.print(f"Skipped: {task.id} has no Graph to ask nano for: {reason}", markup=False, highlight=False, soft_wrap=True)
     left = {task.id for task, _ in refused}

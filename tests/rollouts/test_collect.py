@@ -3,6 +3,7 @@
 import math
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from support.tiny import FakeVerifier, ScriptedEngine, tiny_policy, tiny_tasks, verdict_of
@@ -49,7 +50,22 @@ def test_attempts_come_in_a_fixed_order_with_their_rewards(tokenizer):
     assert [a.reward.value for a in found.attempts if a.reward] == pytest.approx([0.0, 0.0, GOOD, GOOD])
     assert all(a.prompt_ids[-1] == tokenizer.convert_tokens_to_ids("<|assistant|>") for a in found.attempts)
     assert found.seconds["trace"] == pytest.approx(0.04)
-    assert {"generate", "verify"} <= set(found.seconds)
+    assert {"ask", "generate", "verify"} <= set(found.seconds)
+
+
+def test_tasks_are_prepared_together_before_they_are_asked_and_that_is_counted(tokenizer, monkeypatch):
+    tasks, prepared, now = tiny_tasks(2), [], [0.0]
+    monkeypatch.setattr("kernrl.rollouts.collect.time", SimpleNamespace(perf_counter=lambda: now[0]))
+
+    def prepare(given):
+        assert not c.engine.calls
+        prepared.append(given)
+        now[0] += 3.0
+
+    c = collector(tokenizer, lambda prompt, sample, call: "good", prepare=prepare)
+    found = c.collect(tasks, (0, 1))
+    assert prepared == [tasks]
+    assert found.seconds["ask"] == 3.0
 
 
 @pytest.mark.parametrize("settings", [{}, {"name_gpu": False}, {"precision": "bf16"}, {"facts": True}])

@@ -11,7 +11,7 @@ from kernrl.runs import steps_table
 
 STEP = {
     "step": 3, "reward": 0.5, "correct": 0.25, "speed_geomean_x": None, "mismatch_kl": 1e-5,
-    "seconds": {"step": 2.0, "generate": 1.5}, "alarms": ["a speedup of 40× was credited"],
+    "seconds": {"step": 2.0, "ask": 0.25, "generate": 1.5}, "alarms": ["a speedup of 40× was credited"],
 }  # fmt: skip
 
 
@@ -32,7 +32,7 @@ def test_a_log_gets_one_line_a_step_and_its_alarms(screen):
     with steps_table.LiveTable(5) as table:
         table.add(STEP)
     assert console.file.getvalue().splitlines() == [
-        "step 3, reward 0.500, correct 25%, mismatch 1.0e-05, generate s 1.5, step s 2.0",
+        "step 3, reward 0.500, correct 25%, mismatch 1.0e-05, ask s 0.2, generate s 1.5, step s 2.0",
         "step 3: a speedup of 40× was credited",
     ]
 

@@ -25,6 +25,7 @@ from kernrl.rollouts.collect import Collector
 from kernrl.rollouts.engines.engine import Sampling
 from kernrl.runs.activity import Activity
 from kernrl.stages.evaluate import Limit, below, parse_limit
+from kernrl.tasks.nano.lifter import Lifter
 from kernrl.tasks.rows import write_tasks
 from kernrl.tasks.task import Task
 from kernrl.training import evaluation
@@ -97,6 +98,7 @@ def test_a_model_is_asked(tmp_path: Path, tasks: Path, model: Path, verifier: Fa
     assert len({r["text"] for r in rows}) > 3
     assert results(output)["pass@3"]["value"] is not None
     assert read_run(output).metrics[0]["seconds"]["generate"] > 0
+    assert "ask" in results(output)["seconds"]
 
 
 class Watched(FakeVerifier):
@@ -156,6 +158,7 @@ def test_with_a_model_the_line_says_that_of_all_rounds_and_what_is_sampled_in_th
     monkeypatch.setattr(evaluation, "require_model", lambda config: None)
     monkeypatch.setattr(evaluation, "ROUND_TASKS", 2)
     evaluated("--tasks", tasks, "--model", "scripted", "--samples", 1, "--output", tmp_path / "out")
+    assert isinstance(collector.prepare, Lifter)
     half, whole = f"{tokens[0]} tokens", f"{sum(tokens)} tokens"
     rounds = {"first": watched.lines[:3], "second": watched.lines[3:]}
     assert rounds == {

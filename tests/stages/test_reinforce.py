@@ -20,6 +20,7 @@ from kernrl.policy.examples import Example
 from kernrl.rollouts.batch import pack_rollouts
 from kernrl.runs.run_directory import read_lines
 from kernrl.stages import reinforce
+from kernrl.tasks.nano.lifter import Lifter
 from kernrl.training import returns, session
 from kernrl.verifier.base.verdict import Status
 
@@ -34,6 +35,7 @@ def test_an_update_is_the_policy_gradient(model, tasks, tmp_path):
     where = {"model": str(model), "tasks": str(tasks), "output": tmp_path / "run"}
     config = ReinforceConfig.model_validate({**where, **sizes, **exact})
     with session.open_session(config) as opened:
+        assert isinstance(opened.collector.prepare, Lifter)
         learner = reinforce.Learner(opened, config)
         examples, logprobs = reinforce.training_examples(opened, config, reinforce.sample_groups(learner, 1))
         rows = list(pack_rollouts(examples, logprobs, row_tokens=256, pad_id=opened.pad_id))
@@ -138,7 +140,7 @@ def test_a_line_says_what_a_step_did(model, tasks, tmp_path):
     for line in lines:
         assert {"reward", "correct", "fast_1", "speed_geomean_x", "length", "truncated", "duplicates", "alarms"} <= set(line)
         assert {"loss", "entropy", "grad_norm", "mismatch_kl", "correction_mean"} <= set(line)
-        assert {"generate", "verify", "update", "step", "trace"} <= set(line["seconds"])
+        assert {"ask", "generate", "verify", "update", "step", "trace"} <= set(line["seconds"])
         assert line["attempts"] == 8
         # sampler and trainer are the same weights in the same precision here
         assert abs(line["mismatch_kl"]) < 1e-6

@@ -144,7 +144,7 @@ def make_reinforce_run(folder: Path, *, steps: int = 30, seed: int = 0) -> Path:
                 "entropy": 1.2 - 0.6 * skill,
                 "kl_ref": 0.02 * step / steps,
                 "length": 400 + 50 * skill,
-                "seconds": {"generate": 4.0 + rng.random(), "verify": 1.5, "update": 2.2},
+                "seconds": {"ask": 0.3, "generate": 4.0 + rng.random(), "verify": 1.5, "update": 2.2},
                 "alarms": ["12% of the attempts broke the rules"] if step == 3 else [],
             }
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ import pytest
 from support import ROOT
 from support.tiny import FakeVerifier, ScriptedEngine, tiny_policy, verdict_of
 
-from kernrl.config import SftConfig
+from kernrl.config import EvalConfig, SftConfig
 from kernrl.errors import UsageError
 from kernrl.policy.load import load_tokenizer
 from kernrl.policy.nano import FORM, form_of, train_tokenizer
@@ -24,8 +25,9 @@ from kernrl.tasks.nano.form import ask, replies
 from kernrl.tasks.nano.suites import suite
 from kernrl.tasks.prompt import render_prompt
 from kernrl.tasks.task import Task
+from kernrl.training import session
 from kernrl.training.evaluation import Progress, ask_or_refuse
-from kernrl.training.session import askable, prompt_style
+from kernrl.training.session import askable, lifter_for, prompt_style
 from kernrl.training.sft_data import read_pairs
 from kernrl.verifier.base.verdict import Status
 
@@ -95,18 +97,43 @@ def test_tasks_without_a_graph_are_left_out_with_the_reason(tasks: list[Task], c
     assert askable([*tasks, LSTM], "graph") == tasks
     assert "lstm has no Graph to ask nano for" in capsys.readouterr().err
     assert askable([LSTM], "chat") == [LSTM]
+    given: list[Any] = []
+    assert askable([*tasks, LSTM], "graph", lambda some: given.append(some) or some) == tasks
+    assert given == [[task for task in (*tasks, LSTM) if not task.composition]]
     with pytest.raises(UsageError, match="no task can be asked of this nano"):
         askable([LSTM], "graph")
 
 
 def test_an_evaluation_counts_tasks_without_a_graph_as_judged(tasks: list[Task]) -> None:
     rows: list[Any] = []
-    directory, collector = SimpleNamespace(add_sample=rows.append), SimpleNamespace(style="graph")
+    prepared: list[Any] = []
+    directory, collector = SimpleNamespace(add_sample=rows.append), SimpleNamespace(style="graph", prepare=prepared.append)
     progress = Progress(task.id for task in (*tasks, LSTM) for _ in range(2))
     asked = ask_or_refuse([*tasks, LSTM], collector, 2, {}, directory, progress)  # pyright: ignore[reportArgumentType]
     assert asked == tasks
+    assert prepared == [[*tasks, LSTM]]
     assert [row["verdict"]["status"] for row in rows] == ["no_code", "no_code"]
     assert progress.line(FakeVerifier(verdict_of)).startswith("1 of 3 tasks, 2 of 6 verdicts")
+
+
+@pytest.mark.parametrize(
+    ("model", "prompt", "cores", "workers"),
+    [
+        ("nano", None, 16, 8),
+        ("nano", "nano", 4, 2),
+        ("nano", None, 2, 0),
+        ("nano", "chat", 16, 0),
+        ("a/chat", None, 16, 0),
+    ],
+)
+def test_processes_that_lift_are_for_a_nano_that_is_asked_by_graphs(
+    model: str, prompt: Any, cores: int, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[int] = []
+    monkeypatch.setattr(session, "Lifter", opened.append)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)))
+    lifter_for(EvalConfig(model=str(ROOT / "checkpoints" / "nano") if model == "nano" else model, prompt=prompt))
+    assert opened == [workers]
 
 
 def test_generated_tasks_are_not_lifted_before_they_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable
 from functools import lru_cache
 
@@ -18,13 +19,48 @@ from kernrl.tasks.solutions.from_graph.lowering.sizes import CannotWriteError
 from kernrl.tasks.solutions.from_graph.styles import TAUGHT
 from kernrl.tasks.task import Task
 
+Lifted = tuple[Graph, str, Shapes]
+"""Graph, listing without its precision, shapes in its words."""
 
-@lru_cache(maxsize=4096)
-def _lifted(code: str, name: str) -> tuple[Graph, str, Shapes]:
-    """(Graph, listing without its precision, shapes in its words) of a task's source."""
+_MOST_KEPT = 4096
+
+_kept: OrderedDict[tuple[str, str], Lifted] = OrderedDict()
+"""`source_of` a task → what was lifted of it, of those lifted last: here, or by the processes of a `Lifter`."""
+
+
+def source_of(task: Task) -> tuple[str, str]:
+    """All that a task's Graph is made of: its source, and the name by which errors call it."""
+    return task.pytorch_code, task.id
+
+
+def lift_source(code: str, name: str) -> Lifted:
+    """What is made of a source; nothing is kept.
+
+    Raises:
+        LiftError: It has no Graph.
+    """
     graph = lift(Task(id=name, pytorch_code=code))
     graphs = at_distinct_sizes(graph)
     return graph, write_listing(graphs, ""), words_of(graphs)
+
+
+def is_lifted(task: Task) -> bool:
+    """Whether asking the task, or reading a reply to it, need not lift it."""
+    return source_of(task) in _kept
+
+
+def keep(source: tuple[str, str], lifted: Lifted) -> None:
+    """Have `ask`, `candidate` and `replies` read what was lifted elsewhere."""
+    _kept[source] = lifted
+    while len(_kept) > _MOST_KEPT:
+        _kept.popitem(last=False)
+
+
+def _lifted(code: str, name: str) -> Lifted:
+    found = _kept.get((code, name))
+    if found is None:
+        keep((code, name), found := lift_source(code, name))
+    return found
 
 
 @lru_cache(maxsize=4096)
@@ -39,7 +75,7 @@ def ask(task: Task, precision: str, *, fast: bool = False) -> str:
         LiftError: The task has no Graph; the message says why, and at which line.
     """
     asked = f"{precision} {FAST}" if fast else precision
-    return asked + _lifted(task.pytorch_code, task.id)[1]
+    return asked + _lifted(*source_of(task))[1]
 
 
 def candidate(task: Task, reply: str) -> str:
@@ -48,7 +84,7 @@ def candidate(task: Task, reply: str) -> str:
     Raises:
         MalformedReplyError: The message says why there is none.
     """
-    return _candidate(task.pytorch_code, task.id, reply)
+    return _candidate(*source_of(task), reply)
 
 
 @lru_cache(maxsize=4096)  # most replies of a step repeat another, and the one thread that reads them makes 200 a second
@@ -66,7 +102,7 @@ def replies(task: Task, precision: str) -> list[str]:
     Raises:
         LiftError: The task has no Graph.
     """
-    graphs = at_distinct_sizes(_lifted(task.pytorch_code, task.id)[0])
+    graphs = at_distinct_sizes(_lifted(*source_of(task))[0])
     found: dict[str, str] = {}
     for style in TAUGHT:
         try:
@@ -82,7 +118,7 @@ def unasked(tasks: Iterable[Task]) -> list[tuple[Task, str]]:
     found = []
     for task in tasks:
         try:
-            _lifted(task.pytorch_code, task.id)
+            _lifted(*source_of(task))
             _source(task.pytorch_code)
         except (UsageError, CannotWriteError) as error:
             found.append((task, str(error)))
