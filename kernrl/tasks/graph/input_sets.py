@@ -230,7 +230,7 @@ class _Search:
         except UsageError:
             return False
         before = self.graph or self.full
-        if not _alike(self.full, graph) or _shapes(before) == _shapes(graph) or not _tells_sizes([*self.graphs, graph]):
+        if not alike(self.full, graph) or _shapes(before) == _shapes(graph) or not tells_sizes([*self.graphs, graph]):
             return False
         # where every number changes at once, one may have moved that is no size
         if (every or self.same_numbers) and graph.fingerprint != self.full.fingerprint:
@@ -262,8 +262,12 @@ def _shapes(graph: Graph) -> list[tuple[int, ...]]:
     return [value.shape for value in graph.values.values()]
 
 
-def _alike(full: Graph, other: Graph) -> bool:
-    """The same computation at other sizes: ops, wiring, whole numbers, axes of size 1, and enough to reduce over."""
+def alike(full: Graph, other: Graph, *, shortest: int = 5) -> bool:
+    """The same computation at other sizes: ops, wiring, whole numbers, axes of size 1, and enough to reduce over.
+
+    Args:
+        shortest: Least size of an axis that is as long in `full`; the first one may be a batch of two.
+    """
     if full.digest(numbers=False) != other.digest(numbers=False):
         return False
     ours, theirs = full.values, other.values
@@ -271,8 +275,8 @@ def _alike(full: Graph, other: Graph) -> bool:
     for name, one, two in zip(ours, _shapes(full), _shapes(other), strict=True):
         if [s == 1 for s in one] != [s == 1 for s in two] or 0 in two:
             return False
-        # the first axis may be a batch of two; a product over two features would show nothing
-        if any(t < min(s, 5) for s, t in list(zip(one, two, strict=True))[name not in held :]):
+        # a product over two features would show nothing
+        if any(t < min(s, shortest) for s, t in list(zip(one, two, strict=True))[name not in held :]):
             return False
     return all(
         _length(b, theirs) >= min(_length(a, ours), 8 if "norm" in a.op else 5)
@@ -280,7 +284,7 @@ def _alike(full: Graph, other: Graph) -> bool:
     )
 
 
-def _tells_sizes(graphs: Sequence[Graph]) -> bool:
+def tells_sizes(graphs: Sequence[Graph]) -> bool:
     """Every size that a view makes follows from shapes: nothing tells `forward` a number of heads but the constructor."""
     full, values = graphs[0], [graph.values for graph in graphs]
 

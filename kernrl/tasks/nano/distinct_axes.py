@@ -8,11 +8,11 @@ Heights and widths of images are odd once, where the ops allow it: else a width 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from functools import partial
 
 from kernrl.tasks.graph.graph import Graph
-from kernrl.tasks.nano.size_rules import SizeAssignment, Tie
+from kernrl.tasks.nano.size_rules import FreeAxis, SizeAssignment, Tie
 from kernrl.tasks.solutions.from_graph.lowering.sizes import Size
 
 
@@ -32,14 +32,14 @@ def at_distinct_sizes(graph: Graph) -> tuple[Graph, ...]:
     return (graph,)
 
 
-def at_smaller_sizes(graph: Graph, smaller: Mapping[int, int]) -> Graph | None:
+def at_smaller_sizes(graph: Graph, smaller: Callable[[FreeAxis], int]) -> Graph | None:
     """The Graph with other sizes on its free axes, and on what follows from them; None where an op does not fit them.
 
     Args:
-        smaller: Size of a free axis → what it shall be; other sizes stay.
+        smaller: What a free axis shall be.
     """
     for derived in (False, True):
-        found = _at_sizes(graph, odd=False, derived=derived, smaller=smaller)
+        found = _at_sizes(graph, odd=False, derived=derived, second=smaller)
         if found and all(value.numel for value in found[1].values.values()):
             return found[1]
     return None
@@ -64,20 +64,20 @@ def _at_sizes(
     odd: bool,
     fixed: frozenset[int] = frozenset(),
     derived: bool = False,
-    smaller: Mapping[int, int] | None = None,
+    second: Callable[[FreeAxis], int] | None = None,
 ) -> tuple[Graph, ...]:
     """The Graph at three choices of the sizes that are not `fixed`; nothing where that does not hold.
 
     Args:
         derived: An axis that is as long as what ops made of others follows from those.
-        smaller: As of `SizeAssignment`.
+        second: As of `SizeAssignment`.
     """
     ties: dict[int, int] = {}
     given: dict[int, Size] = {}
     tied: set[int] = set()
     everything = _sizes(graph)
     for _ in range(40):
-        attempt = SizeAssignment(graph, ties, given, tied, fixed, odd, smaller)
+        attempt = SizeAssignment(graph, ties, given, tied, fixed, odd, second)
         try:
             return attempt.run()
         except Tie as tie:

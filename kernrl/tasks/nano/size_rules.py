@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from kernrl.tasks.graph.canonical.views import axis_groups
 from kernrl.tasks.graph.graph import Graph, Node, Value
@@ -25,6 +25,15 @@ class Tie(Exception):
         self.one, self.other = one, other
 
 
+class FreeAxis(NamedTuple):
+    """An axis whose size nothing else decides."""
+
+    size: int
+    number: int
+    batch: bool
+    """Whether it is the first one of an input that has several."""
+
+
 @dataclass
 class SizeAssignment:
     """One attempt to give the values of a Graph three shapes each; `run` raises `Tie` where two sizes belong together."""
@@ -40,10 +49,13 @@ class SizeAssignment:
     """Sizes that do not change."""
     odd: bool
     """Whether heights and widths are odd in the third Graph."""
-    smaller: Mapping[int, int] | None = None
-    """Size of a free axis → what it is in the second Graph, in place of a multiple; other sizes stay what they are."""
+    second: Callable[[FreeAxis], int] | None = None
+    """Size of a free axis in the second Graph, in place of a multiple. An axis that is tied to one before it is not asked for:
+    it keeps its proportion to that one."""
     shapes: dict[str, Shape] = field(default_factory=dict)
     by_size: dict[int, Size] = field(default_factory=dict)
+    chosen: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Number of a free axis → its size, and what `second` said of it."""
     free: count[int] = field(default_factory=count)
     axes: dict[Size, int] = field(default_factory=dict)
     """Size of a free axis → its number."""
@@ -73,7 +85,7 @@ class SizeAssignment:
 
     # sizes
 
-    def _fresh(self, n: int, odd: int = 0) -> Size:
+    def _fresh(self, n: int, odd: int = 0, *, batch: bool = False) -> Size:
         """A free axis; `odd` is 1 where its last size shall not be a multiple."""
         if n == 1 or n in self.fixed:
             return (n, n, n)
@@ -83,10 +95,15 @@ class SizeAssignment:
         while k in self.ties:
             k = self.ties[k]
         # the second factor runs the other way round, so that no product of axes equals another in both
-        second = n * PRIMES[k % len(PRIMES)] if self.smaller is None else self.smaller.get(n, n)
+        second = self._second(FreeAxis(n, k, batch)) if self.second else n * PRIMES[k % len(PRIMES)]
         size = self.given.get(k) or (n, second, n * PRIMES[-1 - k % len(PRIMES)] | odd)
         self.axes[size] = k
         return self.by_size.setdefault(n, size) if n in self.tied else size
+
+    def _second(self, axis: FreeAxis) -> int:
+        assert self.second
+        whole, part = self.chosen.setdefault(axis.number, (axis.size, self.second(axis)))
+        return axis.size * part // whole if axis.size * part % whole == 0 else self.second(axis)
 
     def axis_of(self, size: Size) -> int | None:
         """The number of the free axis that a size is, or is a multiple or a part of."""
@@ -115,9 +132,14 @@ class SizeAssignment:
             return
         shape = self.values[name].shape
         held = [*[None] * (len(shape) - len(wanted)), *wanted][-len(shape) :] if shape else []
-        first = 2 if self.odd and any(x.value.name == name for x in self.graph.inputs) else len(shape)
+        given = any(x.value.name == name for x in self.graph.inputs)
+        first, several = 2 if self.odd and given else len(shape), len(shape) > 1
         self.shapes[name] = tuple(
-            (n, n, n) if n == 1 else w if w is not None and w[0] == n else self._fresh(n, int(axis >= first))
+            (n, n, n)
+            if n == 1
+            else w
+            if w is not None and w[0] == n
+            else self._fresh(n, int(axis >= first), batch=given and several and axis == 0)
             for axis, (n, w) in enumerate(zip(shape, held, strict=True))
         )
 
@@ -236,6 +258,8 @@ class SizeAssignment:
             self._leaf(w, [None, each, *window])
             self._same(self.shapes[w][1], each or channels)
             out = self.shapes[w][0]
+        if self.second and not (over(channels, groups) and over(out, groups)):  # multiples of what divided go on doing so
+            raise ValueError
         for bias in node.reads[2:]:
             self._leaf(bias, [out])
 

@@ -69,17 +69,17 @@ def smaller(graph: Graph, elements: int, flops: int, *, batch_first: bool = Fals
     Args:
         batch_first: Make smaller only what must be, the first axis of the inputs before others; else all axes are.
     """
-    divisor = _divisor(graph)
+    divides = divisor(graph, 4)
     sizes = sorted({n for held in (*graph.inputs, *graph.parameters) for n in held.value.shape if n > 8}, reverse=True)
     firsts = [x.value.shape[0] for x in graph.inputs if len(x.value.shape) > 1]
 
     def least(n: int, floor: int) -> int:
-        unit = gcd(n, divisor)
+        unit = gcd(n, divides)
         floor = min(floor, 4) if n in firsts else floor
         return min(n, -(-floor // unit) * unit)
 
     def fits(found: Graph | None) -> bool:
-        return found is not None and _elements(found) <= elements and product_flops(found) <= flops
+        return found is not None and elements_of(found) <= elements and product_flops(found) <= flops
 
     if batch_first:
         found, chosen = graph, {}
@@ -87,13 +87,13 @@ def smaller(graph: Graph, elements: int, flops: int, *, batch_first: bool = Fals
             if fits(found):
                 break
             for floor in (2 if n in firsts else 8, *SMALLEST):
-                if again := at_smaller_sizes(graph, chosen | {n: least(n, floor)}):
+                if again := _at(graph, chosen | {n: least(n, floor)}):
                     chosen, found = chosen | {n: least(n, floor)}, again
                     break
         return found if fits(found) else None
     for floor in SMALLEST:
         chosen = {n: least(n, floor) for n in sizes}
-        if found := at_smaller_sizes(graph, chosen):
+        if found := _at(graph, chosen):
             break
     else:
         return None
@@ -101,15 +101,20 @@ def smaller(graph: Graph, elements: int, flops: int, *, batch_first: bool = Fals
         for lower in SMALLEST[: SMALLEST.index(floor)]:
             if fits(found):
                 return found
-            if again := at_smaller_sizes(graph, chosen | {n: least(n, lower)}):
+            if again := _at(graph, chosen | {n: least(n, lower)}):
                 chosen, found = chosen | {n: least(n, lower)}, again
                 break
     return found if fits(found) else None
 
 
-def _divisor(graph: Graph) -> int:
-    """What sizes must go on dividing by: groups, pieces and factors."""
-    found = 4
+def _at(graph: Graph, smaller: Mapping[int, int]) -> Graph | None:
+    """`smaller`: size of a free axis → what it shall be; others stay."""
+    return at_smaller_sizes(graph, lambda axis: smaller.get(axis.size, axis.size))
+
+
+def divisor(graph: Graph, least: int = 1) -> int:
+    """What sizes must go on dividing by: groups, pieces and factors, and `least`."""
+    found = least
     for node in graph.nodes:
         a: Mapping[str, Any] = dict(node.attributes)
         for name in ("num_groups", "groups", "chunks", "upscale_factor", "downscale_factor"):
@@ -119,7 +124,8 @@ def _divisor(graph: Graph) -> int:
     return found
 
 
-def _elements(graph: Graph) -> int:
+def elements_of(graph: Graph) -> int:
+    """Of all its values together."""
     return sum(value.numel for value in graph.values.values())
 
 

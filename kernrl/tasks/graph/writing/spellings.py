@@ -59,11 +59,17 @@ COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": "
 LOGIC = {"logical_and": "&", "logical_or": "|", "logical_xor": "^"}
 
 
-def spellings(node: Node, values: Mapping[str, Value], rng: Random) -> list[Spelling]:
+Size = tuple[int, ...]
+"""A size at each of the Graphs that are written."""
+Shape = tuple[Size, ...]
+
+
+def spellings(node: Node, values: Mapping[str, Value], rng: Random, shapes: Mapping[str, Shape]) -> list[Spelling]:
     """Every spelling of a node; modules with parameters are written by `write.py`.
 
     Args:
-        values: Of the Graph, by name.
+        values: Of the Graph, by name. Numbers in a spelling are of it.
+        shapes: Value → its shape at each of the Graphs: what varies follows from others, where there is a way to say it.
 
     Raises:
         NoSpellingError: The op has none, or none with these attributes.
@@ -78,7 +84,7 @@ def spellings(node: Node, values: Mapping[str, Value], rng: Random) -> list[Spel
         _activation(op, a, rank, rng),
         _reduction(op, a, rank, rng),
         _pool(op, a, rank, rng),
-        _view(op, a, shape, rng),
+        _view(op, a, shapes[node.reads[0]], shapes[node.value.name], rng),
         _part(op, a, shape, rng),
         _move(node, a, rank, rng),
     ):
@@ -257,7 +263,7 @@ def _pool(op: str, a: dict[str, Any], rank: int, rng: Random) -> list[Spelling]:
     return [("functional", f"F.{op}({{x}}, {text})"), ("module", f"{module}({text})")]
 
 
-def _view(op: str, a: dict[str, Any], shape: tuple[int, ...], rng: Random) -> list[Spelling]:
+def _view(op: str, a: dict[str, Any], shape: Shape, after: Shape, rng: Random) -> list[Spelling]:
     rank = len(shape)
     match op:
         case "flatten":
@@ -274,16 +280,16 @@ def _view(op: str, a: dict[str, Any], shape: tuple[int, ...], rng: Random) -> li
         case "unsqueeze":
             return [("method", "{x}" + "".join(f".unsqueeze({d})" for d in a["dim"]))]
         case "reshape":
-            sizes = _reshaped(shape, a["shape"])
+            sizes = _reshaped(a["shape"], shape, after)
             return [("method", f"{{x}}.reshape({sizes})"), ("functional", f"torch.reshape({{x}}, [{sizes}])")]
         case "unflatten":
             sizes = list(a["sizes"])
-            sizes[max(range(len(sizes)), key=lambda i: sizes[i])] = -1
+            sizes[max(range(len(sizes)), key=lambda i: (varies(after[a["dim"] + i]), sizes[i]))] = -1
             shown = f"{a['dim']}, {tuple(sizes)}"
             return [("method", f"{{x}}.unflatten({shown})"), ("module", f"nn.Unflatten({shown})")]
         case "expand":
             new = len(a["shape"]) - rank
-            sizes = [-1 if i >= new and n == shape[i - new] else n for i, n in enumerate(a["shape"])]
+            sizes = [-1 if i >= new and after[i] == shape[i - new] else n for i, n in enumerate(a["shape"])]
             return [("method", f"{{x}}.expand({', '.join(map(str, sizes))})")]
         case "permute":
             moved = [i for i, d in enumerate(a["dims"]) if i != d]
@@ -298,17 +304,22 @@ def _view(op: str, a: dict[str, Any], shape: tuple[int, ...], rng: Random) -> li
     return []
 
 
-def _reshaped(shape: tuple[int, ...], after: tuple[int, ...]) -> str:
+def varies(size: Size) -> bool:
+    """Whether a size is not the same at all Graphs."""
+    return len(set(size)) > 1
+
+
+def _reshaped(numbers: tuple[int, ...], shape: Shape, after: Shape) -> str:
     """The sizes of a reshape: those that stay follow the operand, and one is left open."""
     sizes = ["1"] * len(after)
-    for ours, theirs in axis_groups(shape, after):
+    for ours, theirs in axis_groups(tuple(s[0] for s in shape), tuple(s[0] for s in after)):
         same = {after[t]: o for o in ours for t in theirs if shape[o] == after[t]}
         for t in theirs:
-            at = same.get(after[t])
-            sizes[t] = f"{{x}}.shape[{at}]" if at is not None and after[t] >= 8 else str(after[t])
-    free = [t for t, text in enumerate(sizes) if text.isdigit() and after[t] > 1]
+            at, follows = same.get(after[t]), after[t][0] >= 8 or varies(after[t])
+            sizes[t] = f"{{x}}.shape[{at}]" if at is not None and follows else str(numbers[t])
+    free = [t for t, text in enumerate(sizes) if text.isdigit() and after[t][0] > 1]
     if free:
-        sizes[max(free, key=lambda t: after[t])] = "-1"
+        sizes[max(free, key=lambda t: (varies(after[t]), after[t][0]))] = "-1"
     return ", ".join(sizes)
 
 

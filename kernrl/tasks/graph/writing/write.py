@@ -6,6 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Sequence
+from copy import copy
 from random import Random
 from typing import Any
 
@@ -15,7 +16,7 @@ from kernrl.tasks.graph.graph import Graph, Node, Operand
 from kernrl.tasks.graph.ops import OPS
 from kernrl.tasks.graph.writing.hands import STAGES, VALUES, Hand
 from kernrl.tasks.graph.writing.helper_method import end_in_helper, reads
-from kernrl.tasks.graph.writing.spellings import PLACES, NoSpellingError, number_text, plain, spellings
+from kernrl.tasks.graph.writing.spellings import PLACES, NoSpellingError, Size, number_text, plain, spellings, varies
 
 NEED_TENSORS = ("maximum", "minimum", "atan2", "logical_and", "logical_or", "logical_xor", "matmul")
 """Ops whose operands are never numbers."""
@@ -35,17 +36,41 @@ def write(graph: Graph, hand: Hand, rng: Random) -> str:
     Raises:
         NoSpellingError: There is no way to write one of its ops.
     """
-    if any(i.value.dtype != "float32" for i in graph.inputs) or any(p.data for p in graph.parameters):
-        raise NoSpellingError("its inputs and parameters are not all floats that are drawn")
-    writer = _Writer(graph, hand, rng)
-    writer.body()
-    return writer.source()
+    return _Writer([graph], 0, hand, rng).source()
+
+
+def write_at_sizes(graphs: Sequence[Graph], hand: Hand, rng: Random) -> tuple[str, list[dict[str, int]]]:
+    """The source of a task, and the constants that make it each of the other Graphs: those that are not what they are in it.
+
+    A constant of its own is each size that is another in any of the Graphs, so what must be equal stays equal.
+
+    Args:
+        graphs: The task's, and the same ops at other sizes.
+        hand: As of `write`.
+
+    Raises:
+        NoSpellingError: As `write`, or some number in the text is no constant and would have to be another one.
+    """
+    writers = [_Writer(graphs, at, hand, copy(rng)) for at in range(len(graphs))]
+    source, *others = [writer.source() for writer in writers]
+    if any(other != source for other in others):
+        raise NoSpellingError("there is no spelling that is the same at all sizes")
+    sizes = writers[0].sizes
+    return source, [{name: s[i] for name, s in sizes.items() if s[i] != s[0]} for i in range(1, len(graphs))]
 
 
 class _Writer:
-    def __init__(self, graph: Graph, hand: Hand, rng: Random) -> None:
-        self.graph, self.hand, self.rng = graph, hand, rng
-        self.values = graph.values
+    def __init__(self, graphs: Sequence[Graph], at: int, hand: Hand, rng: Random) -> None:
+        """`at`: the Graph whose numbers are written, where they have no name; constants are the first one's."""
+        self.graph, self.hand, self.rng = graphs[at], hand, rng
+        self.values = self.graph.values
+        at_all = [graph.values for graph in graphs]
+        self.shapes = {name: tuple(zip(*(v[name].shape for v in at_all), strict=True)) for name in self.values}
+        """Value → its sizes, each at all Graphs."""
+        self.nodes = {n.value.name: [graph.producers[n.value.name] for graph in graphs] for n in self.graph.nodes}
+        """Value → the node that makes it in each Graph."""
+        self.sizes: dict[str, Size] = {}
+        """Constant → what it is at all Graphs, where it is a size."""
         self.init: list[str] = []
         self.forward: list[str] = []
         self.constants: dict[str, object] = {}
@@ -59,12 +84,12 @@ class _Writer:
         self.sources: dict[str, str] = {}
         """Value → the expression that its Sequential is called with."""
         self.arguments: list[str] = []
-        reads = [name for node in graph.nodes for name in node.reads] + [o for o in graph.outputs if isinstance(o, str)]
-        self.readers = Counter(reads)
+        reads = [name for node in self.graph.nodes for name in node.reads]
+        self.readers = Counter([*reads, *(o for o in self.graph.outputs if isinstance(o, str))])
         """Value → how often it is read; twice by one node that reads it twice."""
         self.left = dict(self.readers)
 
-    def body(self) -> None:
+    def _body(self) -> None:
         """All of `forward`, and what `__init__` makes for it."""
         self.arguments = arguments = _arguments(self.rng, len(self.graph.inputs))
         for given, argument in zip(self.graph.inputs, arguments, strict=True):
@@ -159,7 +184,7 @@ class _Writer:
     def _parameter(self, name: str) -> str:
         held = next(p for p in self.graph.parameters if p.value.name == name)
         attribute = self._name(self.rng.choice(("weight", "bias", "scale_param", "shift", "gamma", "beta", "theta")))
-        shape = ", ".join(self._size(s, self._role(held.value.shape, i)) for i, s in enumerate(held.value.shape))
+        shape = ", ".join(self._size(s, self._role(held.value.shape, i)) for i, s in enumerate(self.shapes[name]))
         if held.kind == "buffer":
             self.init.append(f'self.register_buffer("{attribute}", torch.rand({shape or "()"}) + 0.5)')
         elif not held.value.shape:
@@ -178,7 +203,7 @@ class _Writer:
         if node.kind == "create":
             return "functional", self._created(node)
         source = node.reads[0]
-        choices = spellings(node, self.values, self.rng)
+        choices = spellings(node, self.values, self.rng, self.shapes)
         simple = re.fullmatch(r"\w+", self.text.get(source, "")) is not None
         once = [c for c in choices if c[1].count("{x}") < 2]
         if not simple and not once:
@@ -214,12 +239,13 @@ class _Writer:
                 raise NoSpellingError("there is no spelling of full with a tensor")
             return f"torch.full({a['shape']}, {number_text(node.operands[0])}, {place})"
         start, end = a["start"], a["end"]
-        length = end - start
-        if not isinstance(length, int) or a["step"] != 1:
+        if not isinstance(end - start, int) or a["step"] != 1:
             return f"torch.arange({start}, {end}, {a['step']}, {place})"
-        axes = ((i.value.shape, d) for i in self.graph.inputs for d, n in enumerate(i.value.shape) if n == length)
-        shape, axis = next(axes, ((), 0))
-        name = self._global(length, ROLES[len(shape)][axis]) if shape and len(shape) in ROLES and length >= 8 else str(length)
+        length = tuple(n["end"] - n["start"] for n in self.nodes[node.value.name])
+        shapes = [self.shapes[i.value.name] for i in self.graph.inputs]
+        shape, axis = next(((s, d) for s in shapes for d, n in enumerate(s) if n == length), ((), 0))
+        named = len(shape) in ROLES and not _is_small(length)
+        name = self._global(length, ROLES[len(shape)][axis]) if named else str(end - start)
         return f"torch.arange({f'{start}, {name} + {start}' if start else name}, {place})"
 
     def _parametrised(self, node: Node) -> tuple[str, str] | None:
@@ -230,9 +256,9 @@ class _Writer:
         as_module = as_module and self._holds(node)
         op, a = node.op, _attributes(node)
         rest = node.operands[1:]
-        x = self.values[node.reads[0]].shape
+        x = self.shapes[node.reads[0]]
         if op == "linear":
-            out, inner = self.values[node.reads[1]].shape
+            out, inner = self.shapes[node.reads[1]]
             if as_module:
                 sizes = f"{self._size(inner, 'in_features')}, {self._size(out, 'out_features')}"
                 return "module", f"nn.Linear({sizes}{'' if rest[1] else ', bias=False'})"
@@ -241,8 +267,8 @@ class _Writer:
             return self._convolution(node, as_module)
         if op == "prelu":
             if as_module:
-                slopes = self.values[node.reads[1]].numel
-                return "module", f"nn.PReLU({'' if slopes == 1 else self._size(slopes, 'channels')})"
+                [slopes] = self.shapes[node.reads[1]]
+                return "module", f"nn.PReLU({'' if set(slopes) == {1} else self._size(slopes, 'channels')})"
             return None
         eps = f", eps={a['eps']}" if a.get("eps", 1e-5) != 1e-5 else ""
         if op == "batch_norm":
@@ -291,29 +317,46 @@ class _Writer:
             for o in held
         )
 
-    def _trailing_norm(self, node: Node, as_module: bool, sizes: list[int]) -> tuple[str, str]:
+    def _trailing_norm(self, node: Node, as_module: bool, sizes: list[Size]) -> tuple[str, str]:
         shape = ", ".join(self._size(s, "features") for s in sizes)
         shape = shape if len(sizes) == 1 else f"[{shape}]"
         kind, eps = ("LayerNorm" if node.op == "layer_norm" else "RMSNorm"), node["eps"]
+        moves, held = any(map(varies, sizes)), [o for o in node.operands[1:] if o]
+        as_module = as_module or (moves and not held)
         if as_module and len({bool(o) for o in node.operands[1:]}) == 1:  # a module has both or neither
             affine = "" if node.operands[1] else ", elementwise_affine=False"
             return "module", f"nn.{kind}({shape}, eps={eps}{affine})"
         x, *rest = (self._read(o) for o in node.operands)
-        return "functional", f"F.{node.op}({x}, {sizes}, {', '.join(rest)}, eps={eps})"
+        numbers = f"{self._held(held[0])}.shape" if moves else str([size[0] for size in sizes])
+        return "functional", f"F.{node.op}({x}, {numbers}, {', '.join(rest)}, eps={eps})"
+
+    def _held(self, value: Operand) -> str:
+        """The attribute that a parameter is held by, for a size of it: `forward` is handed none."""
+        text = self.text.get(value, "") if isinstance(value, str) else ""
+        if not re.fullmatch(r"self\.\w+", text):
+            raise NoSpellingError("there is no spelling of a size that no parameter has")
+        return text
 
     def _convolution(self, node: Node, as_module: bool) -> tuple[str, str]:
-        weight, a = self.values[node.reads[1]].shape, _attributes(node)
+        weight, a = self.shapes[node.reads[1]], _attributes(node)
+        groups: Size = tuple(n["groups"] for n in self.nodes[node.value.name])
+        transposed = "transpose" in node.op
         options = [
             f"{name}={plain(a[name]) if isinstance(a[name], tuple) else a[name]}"
             for name in ("stride", "padding", "output_padding", "dilation", "groups")
             if name in a and a[name] != OPS[node.op].attributes[name]
         ]
+        read = [] if as_module else [self._read(o) for o in node.operands]
+        if varies(groups):  # a depthwise one has as many as channels
+            each = 1 if transposed else weight[0][0] // groups[0]
+            held = "" if as_module else f"{self._held(node.reads[1])}.shape[0]" + f" // {each}" * (each > 1)
+            options[-1] = f"groups={held or self._size(groups, 'channels')}"
         if not as_module:
-            return "functional", f"F.{node.op}({', '.join([*(self._read(o) for o in node.operands), *options])})"
-        transposed = "transpose" in node.op
-        inner, out = (weight[0], weight[1] * a["groups"]) if transposed else (weight[1] * a["groups"], weight[0])
+            return "functional", f"F.{node.op}({', '.join([*read, *options])})"
+        whole = tuple(n * g for n, g in zip(weight[1], groups, strict=True))
+        inner, out = (weight[0], whole) if transposed else (whole, weight[0])
         kind = f"Conv{'Transpose' if transposed else ''}{node.op[-2]}d"
-        sizes = [self._size(inner, "in_channels"), self._size(out, "out_channels"), plain(weight[2:])]
+        sizes = [self._size(inner, "in_channels"), self._size(out, "out_channels"), plain(self.values[node.reads[1]].shape[2:])]
         return "module", f"nn.{kind}({', '.join([*sizes, *options, *([] if node.operands[2] else ['bias=False'])])})"
 
     def _name(self, wanted: str) -> str:
@@ -332,18 +375,20 @@ class _Writer:
         self.constants[shown] = value
         return shown
 
-    def _size(self, size: int, role: str) -> str:
+    def _size(self, size: Size, role: str) -> str:
         """A size inside `__init__`: the constant of that role and number, handed to it; small ones as they are."""
-        return str(size) if size < 8 else self._size_argument(self._global(size, role))
+        return str(size[0]) if _is_small(size) else self._size_argument(self._global(size, role))
 
-    def _global(self, size: int, role: str) -> str:
+    def _global(self, size: Size, role: str) -> str:
         role = (
             role
             if not role.startswith(("in_", "out_"))
             else {"in_features": "features", "in_channels": "channels"}.get(role, role)
         )
-        same = [n for n, v in self.constants.items() if v == size and n.lower().startswith(role)]
-        return same[0] if same else self._constant(self._name(role), size)
+        same = [n for n, held in self.sizes.items() if held == size and n.lower().startswith(role)]
+        name = same[0] if same else self._constant(self._name(role), size[0])
+        self.sizes[name] = size
+        return name
 
     def _size_argument(self, constant: str) -> str:
         if constant not in self.used:
@@ -352,13 +397,15 @@ class _Writer:
 
     def source(self) -> str:
         """The whole file."""
+        if any(i.value.dtype != "float32" for i in self.graph.inputs) or any(p.data for p in self.graph.parameters):
+            raise NoSpellingError("its inputs and parameters are not all floats that are drawn")
+        self._body()
         hand = self.hand
         inputs = []
         for given in self.graph.inputs:
-            roles = ROLES.get(len(given.value.shape), ("size",) * len(given.value.shape))
-            inputs.append(
-                ", ".join(str(s) if s == 1 else self._global(s, r) for s, r in zip(given.value.shape, roles, strict=True))
-            )
+            shape = self.shapes[given.value.name]
+            roles = ROLES.get(len(shape), ("size",) * len(shape))
+            inputs.append(", ".join("1" if set(s) == {1} else self._global(s, r) for s, r in zip(shape, roles, strict=True)))
         taken = [constant.lower() for constant in self.used]
         hint = ": int" if hand.hints else ""
         tensor = ": torch.Tensor" if hand.hints else ""
@@ -397,6 +444,11 @@ class _Writer:
         if self.hand.grouped and len(whole) > 1:
             return [f"{', '.join(n for n, _ in whole)} = {', '.join(str(v) for _, v in whole)}", *rest]
         return [f"{n} = {v}" for n, v in whole] + rest
+
+
+def _is_small(size: Size) -> bool:
+    """A size that is written as a number: small, and the same at all Graphs."""
+    return size[0] < 8 and not varies(size)
 
 
 def _attributes(node: Node) -> dict[str, Any]:
