@@ -20,8 +20,9 @@ from kernrl.tasks.nano.distinct_axes import at_distinct_sizes
 from kernrl.tasks.nano.draw import draw_graph
 from kernrl.tasks.nano.graph_pairs import split_of_graph
 from kernrl.tasks.nano.sound_graphs import why_unsound
+from kernrl.tasks.nano.stated_sets import write_with_sets
 from kernrl.tasks.split import HELDOUT, TRAIN
-from kernrl.tasks.task import Task
+from kernrl.tasks.task import FULL, InputSet, Task
 
 SUITES = {"graph-heldout": (2, 8), "graph-deep": (9, 12), "graph-single": (1, 1), "graph-train": (2, 10)}
 """Name → fewest and most ops. Compositions of the first two are never trained on; single ops are, at other sizes; those of
@@ -58,10 +59,14 @@ def suite(name: str, seed: int = 0, tasks: int | None = None) -> Iterator[Task]:
             continue
         if most > 1 and (composition in seen or split_of_graph(graph) != split):
             continue
-        if name == PRACTICE and not _worth_practising(graph, index):
-            continue
         try:
-            code = write(graph, Hand.draw(rng), rng)
+            if name == PRACTICE:
+                distinct = at_distinct_sizes(graph)
+                if len(distinct) == 1 or not _worth_practising(graph, index):
+                    continue
+                code, sets = write_with_sets(graph, Hand.draw(rng), rng, distinct)
+            else:
+                code, sets = write(graph, Hand.draw(rng), rng), (InputSet(FULL),)
         except NoSpellingError:
             continue
         seen.add(composition)
@@ -74,6 +79,7 @@ def suite(name: str, seed: int = 0, tasks: int | None = None) -> Iterator[Task]:
             family=composition[0],
             composition=composition,
             split=split,
+            input_sets=sets,
         )
 
 
@@ -86,14 +92,13 @@ def _to_practise(rng: Random) -> Graph:
 
 
 def _worth_practising(graph: Graph, seed: int) -> bool:
-    """A GPU has work, nano can be asked for it with axes that have names, and wrong answers can be told from right ones."""
+    """A GPU has work, and wrong answers can be told from right ones."""
     values = graph.values
     ends = [v.value for v in (*graph.inputs, *graph.parameters)] + [values[o] for o in graph.outputs if isinstance(o, str)]
     return (
         LEAST_BYTES <= sum(value.nbytes for value in ends) <= MOST_BYTES
         and product_flops(graph) <= MOST_FLOPS
         and all(value.numel <= MOST_ELEMENTS for value in values.values())
-        and len(at_distinct_sizes(graph)) > 1
         and not why_unsound(graph, seed)
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -40,13 +41,14 @@ from kernrl.tasks.nano.graph_pairs import (
 from kernrl.tasks.nano.headers import with_headers, without_headers
 from kernrl.tasks.nano.listing import FAST, words_of, write_listing
 from kernrl.tasks.nano.reply import answer_of
+from kernrl.tasks.nano.stated_sets import write_with_sets
 from kernrl.tasks.nano.suites import PRACTICE, SUITES, suite
 from kernrl.tasks.nano.suites import TASKS as SUITE_SIZES
 from kernrl.tasks.solutions.from_graph.answer import read_source
 from kernrl.tasks.solutions.from_graph.plausible import answer_s
 from kernrl.tasks.solutions.from_graph.styles import STYLES, TAUGHT, write_solutions
 from kernrl.tasks.split import HELDOUT, TRAIN, split_of
-from kernrl.tasks.task import Task
+from kernrl.tasks.task import InputSet, Task
 from kernrl.verifier.base.devices import device_for
 
 
@@ -279,12 +281,12 @@ def test_what_cannot_be_written_or_cannot_tell_right_from_wrong_is_left_out(monk
     kept = list(suite(PRACTICE, tasks=3))
     refused = iter([NoSpellingError("no"), None, None])
 
-    def hard_to_write(graph: Graph, hand: Hand, rng: Random) -> str:
+    def hard_to_write(graph: Graph, hand: Hand, rng: Random, distinct: Sequence[Graph]) -> tuple[str, tuple[InputSet, ...]]:
         if error := next(refused, None):
             raise error
-        return write(graph, hand, rng)
+        return write_with_sets(graph, hand, rng, distinct)
 
-    monkeypatch.setattr(suites, "write", hard_to_write)
+    monkeypatch.setattr(suites, "write_with_sets", hard_to_write)
     assert list(suite(PRACTICE, tasks=2)) == kept[1:]
     first = kept[1].composition
     monkeypatch.setattr(suites, "why_unsound", lambda graph, seed: "" if graph.composition != first else "constant")
