@@ -17,6 +17,7 @@ from typing import NamedTuple
 import torch
 
 from kernrl.errors import UsageError
+from kernrl.tasks.graph.costs import product_flops
 from kernrl.tasks.graph.graph import Graph
 from kernrl.tasks.graph.input_sets import PRIMES, PRIMES_OF_SIDES, PRIMES_OF_VOLUMES, alike, tells_sizes
 from kernrl.tasks.graph.writing.hands import Hand
@@ -25,7 +26,7 @@ from kernrl.tasks.graph.writing.write import write_at_sizes
 from kernrl.tasks.nano.axes import is_constant, shapes_of
 from kernrl.tasks.nano.distinct_axes import at_smaller_sizes
 from kernrl.tasks.nano.size_rules import FreeAxis
-from kernrl.tasks.nano.sound_graphs import divisor, elements_of, flops_of
+from kernrl.tasks.nano.sound_graphs import divisor, elements_of
 from kernrl.tasks.solutions.from_graph.lowering.sizes import Size
 from kernrl.tasks.task import FULL, RAGGED, SMALL, InputSet, Task, load_reference
 
@@ -150,7 +151,7 @@ def _sizes(graph: Graph) -> list[int]:
 
 def _fits(graph: Graph) -> bool:
     largest = max(value.numel for value in graph.values.values())
-    return largest <= LARGEST and elements_of(graph) <= MOST_ELEMENTS and flops_of(graph) <= MOST_FLOPS
+    return largest <= LARGEST and elements_of(graph) <= MOST_ELEMENTS and product_flops(graph) <= MOST_FLOPS
 
 
 def _follow(graphs: Sequence[Graph], distinct: Sequence[Graph]) -> bool:
