@@ -2,9 +2,9 @@
 
 Rows go in chunks. A chunk's logits are made, turned into their own gradient in place, and multiplied into dhidden and
 dweight, all inside the forward pass: the three matrix products of a linear layer and nothing twice. dweight is
-accumulated in float32. Rows that cannot move the loss are left out before the first product, and clipped rows (their
-gradient is 0) before the other two. Both are exact; finding how many there are waits for the GPU, once a call and, where
-a loss clips, once a chunk.
+accumulated in float32, or where that takes too much memory, rounded after each of a few chunks. Rows that cannot move the
+loss are left out before the first product, and clipped rows (their gradient is 0) before the other two. Both are exact;
+finding how many there are waits for the GPU, once a call and, where a loss clips, once a chunk.
 """
 
 import torch
@@ -23,15 +23,23 @@ from kernrl.kernels.over_tokens.tokens import Batch, as_batch, expand, read_opti
 from kernrl.kernels.scale import scale_
 
 EXTRA_BYTES = 1190 << 20  # of memory above the inputs and the gradients: 4096 such rows, where nothing else takes of it
+MOST_ROUNDED = 4
+"""Chunks whose sum may be rounded after each: the error of four roundings at random is that of two."""
 
 
-def _chunk_bytes(n: int, weight: Tensor, has_main_grad: bool) -> int:
-    """Most logits of N rows that keep a gradient within EXTRA_BYTES, or within its float32 dweight where that is more."""
-    if has_main_grad or n * weight.shape[0] * weight.element_size() <= EXTRA_BYTES:
-        return EXTRA_BYTES  # no float32 sum beside the gradient: it is the caller's, or one chunk needs none
+def _chunks(n: int, weight: Tensor, main_grad: Tensor | None, chunk_rows: int | None) -> tuple[int, torch.dtype]:
+    """(rows, dtype of the sum over chunks) that keep a gradient within EXTRA_BYTES, or with many chunks within its float32 sum,
+    where that is more."""
+    rows = rows_per_chunk(n, weight, chunk_rows, EXTRA_BYTES)
+    if main_grad is not None or weight.dtype == torch.float32:
+        return rows, torch.float32
+    if n <= rows:
+        return rows, weight.dtype  # the product itself sums in float32
     # The sum takes 2 bytes an element more than the gradient it is rounded to; rounding takes 2 more, when the logits are gone.
     sum_bytes = 2 * weight.numel()
-    return max(EXTRA_BYTES - sum_bytes, sum_bytes)
+    if 2 * sum_bytes > EXTRA_BYTES and n <= MOST_ROUNDED * rows:
+        return rows, weight.dtype
+    return rows_per_chunk(n, weight, chunk_rows, max(EXTRA_BYTES - sum_bytes, sum_bytes)), torch.float32
 
 
 def linear_stats(
@@ -53,12 +61,10 @@ def linear_stats(
 class _Gradients:
     """dhidden [N, H] and dweight [V, H], gathered chunk by chunk."""
 
-    def __init__(self, hidden: Tensor, weight: Tensor, rows: Tensor | None, chunks: int, weight_grad: Tensor | None):
+    def __init__(self, hidden: Tensor, weight: Tensor, rows: Tensor | None, dtype: torch.dtype, weight_grad: Tensor | None):
         self.hidden, self.weight, self.rows = hidden, weight, rows
         self.d_hidden = torch.empty_like(hidden) if rows is None else torch.zeros_like(hidden)
         self.main_grad = weight_grad
-        # One chunk needs no accumulator: the product itself sums in float32.
-        dtype = torch.float32 if chunks > 1 else weight.dtype
         self.d_weight = weight_grad if weight_grad is not None else torch.empty_like(weight, dtype=dtype)
         self.started = weight_grad is not None
 
@@ -162,9 +168,9 @@ class _LinearLoss(torch.autograd.Function):
         if rows is not None:
             hidden, g, h = hidden[rows], None if g is None else g[rows], None if h is None else h[rows]
         n = hidden.shape[0]
-        chunk_rows = rows_per_chunk(n, weight, chunk_rows, _chunk_bytes(n, weight, weight_grad is not None))
+        chunk_rows, dtype = _chunks(n, weight, weight_grad, chunk_rows)
         buffer = torch.empty(min(chunk_rows, n), weight.shape[0], dtype=hidden.dtype, device=hidden.device)
-        gradients = _Gradients(whole, weight, rows, -(-n // chunk_rows), weight_grad)
+        gradients = _Gradients(whole, weight, rows, dtype, weight_grad)
         results = row_results(n, hidden.device)
         zeros_possible = (
             config.entropy_coef == 0 and config.beta == 0 and (clips(tokens, config) or config.correction != "none")
@@ -231,8 +237,9 @@ def linear_grpo_loss(
         hidden: [N, H] or [B, T, H]; hidden[i] scores action_ids[i].
         lm_head_weight: [V, H], of hidden's dtype.
         chunk_rows: most rows of logits held at a time; None for as many as keep the memory above inputs and gradients
-            within 1.2 GiB, or within what the float32 dweight takes by itself. Fewer, larger chunks are faster: each reads
-            and writes the float32 dweight once more.
+            within 1.2 GiB. Where a float32 sum of dweight would take more, the sum over at most four chunks is of the
+            weight's dtype, rounded after each; over more chunks it is float32, and may take what the gradient takes twice.
+            Fewer, larger chunks are faster: each reads and writes dweight once more.
         weight_grad: float32 [V, H] that the weight's gradient is added to (a trainer's main gradient), in the forward
             pass. autograd then hands none to the weight, and the loss must be the root of `backward`, unscaled.
         vocab_group, vocab_start: as in `grpo_loss`; lm_head_weight are then this rank's rows of the head [V_r, H], and the

@@ -4,7 +4,7 @@ import pytest
 import torch
 from support.loss_cases import ROUNDING, VARIANTS, linear_case, options_of, relative
 
-from kernrl.kernels import grpo_loss, linear_cross_entropy, linear_grpo_loss
+from kernrl.kernels import grpo_loss, linear, linear_cross_entropy, linear_grpo_loss
 from kernrl.kernels.grpo import grpo_loss_reference
 from kernrl.kernels.over_tokens.tokens import prepare
 
@@ -65,9 +65,20 @@ def test_weight_grad_accumulates_in_float32():
     assert torch.equal(h.grad, h2.grad)
 
 
-@pytest.mark.parametrize("main_grad", [False, True])
-def test_linear_loss_holds_little_above_inputs_and_gradients(main_grad):
-    hidden, weight, ids, _ = linear_case(n=5000, width=1536, vocab=151936)
+def test_a_sum_that_is_rounded_after_each_chunk_is_close_to_one_in_float32(monkeypatch):
+    monkeypatch.setattr(linear, "EXTRA_BYTES", 128 * 5008 * 2)
+    hidden, weight, ids, _ = linear_case(vocab=5008, n=512)
+    assert linear._chunks(512, weight, None, None) == (128, torch.bfloat16)
+    advantages, main = torch.randn(512, device="cuda"), torch.zeros(weight.shape, device="cuda")
+    w = weight.clone().requires_grad_()
+    for given in (None, main):
+        linear_grpo_loss(hidden, w, ids, advantages=advantages, temperature=1.0, weight_grad=given)[0].backward()
+    assert relative(w.grad, main) < 2 * ROUNDING[torch.bfloat16]
+
+
+@pytest.mark.parametrize(("width", "main_grad"), [(1536, False), (1536, True), (3584, False), (4096, False)])
+def test_linear_loss_holds_little_above_inputs_and_gradients(width, main_grad):
+    hidden, weight, ids, _ = linear_case(n=5000, width=width, vocab=151936)
     h, w = hidden.requires_grad_(), weight.requires_grad_()
     main = torch.zeros(weight.shape, device="cuda") if main_grad else None
     torch.cuda.reset_peak_memory_stats()
