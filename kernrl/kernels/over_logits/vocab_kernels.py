@@ -31,7 +31,7 @@ def frame_of_row(ptr, row, vocab, ALIGNED: tl.constexpr):
 
 @triton.jit
 def _load_tile(frame_ptr, start, head, vocab, limit, a, ALIGNED: tl.constexpr, BLOCK: tl.constexpr):
-    """[BLOCK] logits of the frame from `start`, -inf outside the row and at `a`."""
+    """[BLOCK] logits of the frame from `start` and before `limit`, -inf outside the row and at `a`."""
     at = start + tl.arange(0, BLOCK)
     end = head + vocab
     z = tl.load(frame_ptr + at, mask=at < limit, other=-float("inf")).to(tl.float32)
@@ -41,11 +41,16 @@ def _load_tile(frame_ptr, start, head, vocab, limit, a, ALIGNED: tl.constexpr, B
             z = tl.where(at == a, -float("inf"), z)
     else:
         if special | (start == 0) | (start + BLOCK > end):
-            if limit < end:  # the tensor's last elements
-                rest = tl.load(frame_ptr + at, mask=(at >= limit) & (at < end), other=-float("inf")).to(tl.float32)
-                z = tl.where(at < limit, z, rest)
             z = tl.where((at >= head) & (at < end) & (at != a), z, -float("inf"))
     return z
+
+
+@triton.jit
+def _load_rest(frame_ptr, head, vocab, limit, a):
+    """[GROUP] logits of the row from `limit`: of the tensor's last row those that fill no group. -inf after them and at `a`."""
+    at = limit + tl.arange(0, 128 // frame_ptr.dtype.element_ty.primitive_bitwidth)
+    mask = (at >= head) & (at < head + vocab) & (at != a)
+    return tl.load(frame_ptr + at, mask=mask, other=-float("inf")).to(tl.float32)
 
 
 @triton.jit
@@ -62,11 +67,17 @@ def _sums(frame_ptr, head, vocab, limit, a, scale, c, ENTROPY: tl.constexpr, ALI
         sums += e
         if ENTROPY:
             moments += e * y
-    y_a = tl.load(frame_ptr + a).to(tl.float32) * scale + c
+    other = tl.sum(sums)
     moment = 0.0
     if ENTROPY:
         moment = tl.sum(moments)
-    return y_a, tl.sum(sums), moment
+    if not ALIGNED:
+        y = at_least_lowest(_load_rest(frame_ptr, head, vocab, limit, a) * scale + c)
+        e = tl.exp2(y)
+        other += tl.sum(e)
+        if ENTROPY:
+            moment += tl.sum(e * y)
+    return tl.load(frame_ptr + a).to(tl.float32) * scale + c, other, moment
 
 
 @triton.jit
@@ -79,6 +90,8 @@ def row_stats(frame_ptr, head, vocab, limit, a, scale, ENTROPY: tl.constexpr, AL
         for start in range(0, head + vocab, BLOCK):
             highest = tl.maximum(highest, _load_tile(frame_ptr, start, head, vocab, limit, -BLOCK, ALIGNED, BLOCK))
         top = tl.max(highest)
+        if not ALIGNED:
+            top = tl.maximum(top, tl.max(_load_rest(frame_ptr, head, vocab, limit, -1)))
         c = tl.where(top == -float("inf"), 0.0, -top * scale)
         y_a, other, moment = _sums(frame_ptr, head, vocab, limit, a, scale, c, ENTROPY, ALIGNED, BLOCK)
     logp, entropy, shift = row_outputs(y_a, other, moment)
