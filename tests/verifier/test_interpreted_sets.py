@@ -18,7 +18,9 @@ from kernrl.verifier.base.verdict import Rejection, Stage, Status, Verdict
 from kernrl.verifier.funnel import StagedEvaluator
 from kernrl.verifier.interpret.interpret_server import Judged
 from kernrl.verifier.interpret.interpreter import Unable
+from kernrl.verifier.judge.decoys import authored_launches, function_names, without_bounds
 from kernrl.verifier.judge.regimes import REGIMES
+from kernrl.verifier.plan.plan import Plan
 from kernrl.verifier.pool.local import LocalFront
 from kernrl.verifier.replay.job import Job
 
@@ -130,6 +132,24 @@ def test_the_gpu_is_asked_what_the_interpreter_cannot_say(
     assert job
     assert set(job.plans) == {draw.input_set for draw in job.draws} == sets
     assert job.decoys == decoys
+
+
+def test_a_gpu_asks_the_kernel_that_takes_a_maximum_whether_it_bounds_anything(evaluator: StagedEvaluator) -> None:
+    _, job = judge(evaluator, HONEST["normed_softmax_three_passes_autotuned"])
+    assert job
+    assert job.decoys
+    for plan in job.plans.values():
+        assert not any(kernel.ttir for kernel in plan.kernels), "the text stays here"
+        asked: list[str] = []
+
+        def is_bound(launches: list[int], plan: Plan = plan, asked: list[str] = asked) -> list[bool]:
+            asked += function_names(plan, launches)
+            return [True] * len(launches)
+
+        launches = authored_launches(plan)
+        kept = without_bounds(plan, launches, is_bound)
+        assert asked == ["row_max"]
+        assert function_names(plan, kept) == ["row_norm", "row_total", "row_shares"]
 
 
 def test_a_killed_interpreter_costs_nobody_a_verdict(evaluator: StagedEvaluator) -> None:

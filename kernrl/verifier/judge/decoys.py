@@ -18,7 +18,6 @@ from typing import TypeVar
 
 from kernrl.verifier.judge.draws import Draw
 from kernrl.verifier.plan.plan import LaunchNode, Node, Plan
-from kernrl.verifier.plan.ttir import takes_extreme
 
 T = TypeVar("T")
 
@@ -68,7 +67,7 @@ def without_bounds(plan: Plan, idle: Sequence[int], is_bound: Callable[[list[int
 
 
 def _takes_extreme(plan: Plan, node: Node) -> bool:
-    return isinstance(node, LaunchNode) and any(takes_extreme(plan.kernels[v.kernel].ttir) for v in node.variants)
+    return isinstance(node, LaunchNode) and any(plan.kernels[v.kernel].takes_extreme for v in node.variants)
 
 
 def function_names(plan: Plan, launches: Iterable[int]) -> list[str]:

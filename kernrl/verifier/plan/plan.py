@@ -123,6 +123,8 @@ class KernelSource:
     """Further backend options that change the machine code (`maxnreg`, `enable_fp_fusion`, …)."""
     parameters: tuple[str, ...] = ()
     """Types of the runtime parameters as the IR states them (`*f32`, `i32`, …); known once the IR has been read."""
+    takes_extreme: bool = False
+    """Whether it takes a maximum or a minimum; known once the IR has been read, since replay is not given the IR."""
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,7 @@ def read_plans(frames: Sequence[bytes], asked: Asked) -> PlansRead:
             if objection := check_plan(plan, spec, outputs=outputs):
                 return PlansRead([], None, objection, plan.input_set if plan.input_set in asked.derived else "")
     try:
-        plans = [_with_parameters(plan) for plan in plans]
+        plans = [_with_what_ir_says(plan) for plan in plans]
     except ttir.TtirError as error:
         return _refused(Status.POLICY, f"A kernel's IR cannot be read ({str(error)[:_MAX_MESSAGE_CHARS]}).")
     return PlansRead(plans, price(plans[-1], asked.device, asked.precision))
@@ -104,8 +104,11 @@ def _refused(status: Status, reason: str) -> PlansRead:
     return PlansRead([], None, Rejection(status, reason))
 
 
-def _with_parameters(plan: Plan) -> Plan:
-    kernels = (replace(kernel, parameters=ttir.parse(kernel.ttir).param_types) for kernel in plan.kernels)
+def _with_what_ir_says(plan: Plan) -> Plan:
+    """The plan with what is asked of its kernels' IR later, where the IR itself may be missing."""
+    kernels = (
+        replace(k, parameters=ttir.parse(k.ttir).param_types, takes_extreme=ttir.takes_extreme(k.ttir)) for k in plan.kernels
+    )
     return replace(plan, kernels=tuple(kernels))
 
 

@@ -11,6 +11,7 @@ from kernrl.verifier.judge.decoys import idle_launches, telling, without_bounds
 from kernrl.verifier.judge.draws import Draw
 from kernrl.verifier.judge.reasons import worst_of, wrong_reason
 from kernrl.verifier.plan.plan import KernelSource, LaunchNode, Plan, Variant
+from kernrl.verifier.plan.ttir import takes_extreme
 
 MATTERS = {"small": {1}, "large": {2, 3}}
 """Condition → launches that change something under it."""
@@ -43,7 +44,8 @@ def test_only_kernels_that_take_a_maximum_are_asked_whether_they_bound_anything(
         "tt.reduce.return %1 : f32", "}) : (tensor<8xf32>) -> f32", "tt.return", "}", "}",
     ))  # fmt: skip
     texts = [reduces.replace("NAME", name) for name in ("maxnumf", "addf", "minnumf", "maxsi")]
-    kernels = tuple(KernelSource(name, text, {}, {}, 4, 3) for name, text in zip("abcd", texts, strict=True))
+    found = zip("abcd", map(takes_extreme, texts), strict=True)
+    kernels = tuple(KernelSource(name, "", {}, {}, 4, 3, takes_extreme=takes) for name, takes in found)
     nodes = tuple(LaunchNode((Variant(i, (1, 1, 1), {}),)) for i in range(4))
     plan = Plan("small", (), (), nodes, (), kernels)
     asked: list[int] = []

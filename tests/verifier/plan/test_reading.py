@@ -45,7 +45,9 @@ def test_an_honest_plan_is_read_by_one_worker(readers: PlanReaders, frames: list
     for _ in range(3):
         found = readers.read(frames, ASKED)
         assert found.rejection is None
-        assert found.plans[0].kernels[0].parameters == ("*f32", "*f32", "i32")
+        kernel = found.plans[0].kernels[0]
+        assert kernel.parameters == ("*f32", "*f32", "i32")
+        assert not kernel.takes_extreme
         assert found.price
     assert readers.processes[0].starts == 1
 
