@@ -1,10 +1,10 @@
 """The same losses from hidden states and the LM head's weight: the logits are never held whole.
 
 Rows go in chunks. A chunk's logits are made, turned into their own gradient in place, and multiplied into dhidden and
-dweight, all inside the forward pass: the three matrix products of a linear layer and nothing twice. dweight is
-accumulated in float32, or where that takes too much memory, rounded after each of a few chunks. Rows that cannot move the
-loss are left out before the first product, and clipped rows (their gradient is 0) before the other two. Both are exact;
-finding how many there are waits for the GPU, once a call and, where a loss clips, once a chunk.
+dweight, all inside the forward pass: the three matrix products of a linear layer and nothing twice. Each product sums in
+float32; dweight's sum over chunks is rounded after each where they are few, and float32 where they are many. Rows that
+cannot move the loss are left out before the first product, and clipped rows (their gradient is 0) before the other two.
+Both are exact; finding how many there are waits for the GPU, once a call and, where a loss clips, once a chunk.
 """
 
 import torch
@@ -24,21 +24,19 @@ from kernrl.kernels.scale import scale_
 
 EXTRA_BYTES = 1190 << 20  # of memory above the inputs and the gradients: 4096 such rows, where nothing else takes of it
 MOST_ROUNDED = 4
-"""Chunks whose sum may be rounded after each: the error of four roundings at random is that of two."""
+"""Chunks whose sum may be rounded after each: four errors at random come to twice one of them."""
 
 
 def _chunks(n: int, weight: Tensor, main_grad: Tensor | None, chunk_rows: int | None) -> tuple[int, torch.dtype]:
-    """(rows, dtype of the sum over chunks) that keep a gradient within EXTRA_BYTES, or with many chunks within its float32 sum,
-    where that is more."""
+    """(rows, dtype of the sum over chunks) that keep a gradient of N rows within EXTRA_BYTES, or with many chunks within its
+    float32 sum where that is more."""
     rows = rows_per_chunk(n, weight, chunk_rows, EXTRA_BYTES)
-    if main_grad is not None or weight.dtype == torch.float32:
+    if main_grad is not None:
         return rows, torch.float32
-    if n <= rows:
-        return rows, weight.dtype  # the product itself sums in float32
+    if n <= MOST_ROUNDED * rows or weight.dtype == torch.float32:
+        return rows, weight.dtype
     # The sum takes 2 bytes an element more than the gradient it is rounded to; rounding takes 2 more, when the logits are gone.
     sum_bytes = 2 * weight.numel()
-    if 2 * sum_bytes > EXTRA_BYTES and n <= MOST_ROUNDED * rows:
-        return rows, weight.dtype
     return rows_per_chunk(n, weight, chunk_rows, max(EXTRA_BYTES - sum_bytes, sum_bytes)), torch.float32
 
 
@@ -237,9 +235,9 @@ def linear_grpo_loss(
         hidden: [N, H] or [B, T, H]; hidden[i] scores action_ids[i].
         lm_head_weight: [V, H], of hidden's dtype.
         chunk_rows: most rows of logits held at a time; None for as many as keep the memory above inputs and gradients
-            within 1.2 GiB. Where a float32 sum of dweight would take more, the sum over at most four chunks is of the
-            weight's dtype, rounded after each; over more chunks it is float32, and may take what the gradient takes twice.
-            Fewer, larger chunks are faster: each reads and writes dweight once more.
+            within 1.2 GiB. The sum of dweight over at most four chunks is of the weight's dtype, rounded after each; over
+            more it is float32, and may take as much memory as the gradient twice. Fewer, larger chunks are faster: each
+            reads and writes dweight once more.
         weight_grad: float32 [V, H] that the weight's gradient is added to (a trainer's main gradient), in the forward
             pass. autograd then hands none to the weight, and the loss must be the root of `backward`, unscaled.
         vocab_group, vocab_start: as in `grpo_loss`; lm_head_weight are then this rank's rows of the head [V_r, H], and the
