@@ -31,7 +31,7 @@ from kernrl.tasks.graph.graph import Graph
 from kernrl.tasks.loaders import load_tasks
 from kernrl.tasks.nano.assemble import MalformedReplyError, assemble
 from kernrl.tasks.nano.distinct_axes import at_distinct_sizes
-from kernrl.tasks.nano.draw import draw_graph
+from kernrl.tasks.nano.draw.draw_graphs import draw_graph
 from kernrl.tasks.nano.listing import words_of
 from kernrl.tasks.nano.reply import write_reply
 from kernrl.tasks.solutions.from_graph.answer import read_source

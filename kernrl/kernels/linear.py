@@ -27,7 +27,7 @@ MOST_ROUNDED = 4
 """Chunks whose sum may be rounded after each: four errors at random come to twice one of them."""
 
 
-def _chunks(n: int, weight: Tensor, main_grad: Tensor | None, chunk_rows: int | None) -> tuple[int, torch.dtype]:
+def chunks_of(n: int, weight: Tensor, main_grad: Tensor | None, chunk_rows: int | None) -> tuple[int, torch.dtype]:
     """(rows, dtype of the sum over chunks) that keep a gradient of N rows within EXTRA_BYTES, or with many chunks within its
     float32 sum where that is more."""
     rows = rows_per_chunk(n, weight, chunk_rows, EXTRA_BYTES)
@@ -166,7 +166,7 @@ class _LinearLoss(torch.autograd.Function):
         if rows is not None:
             hidden, g, h = hidden[rows], None if g is None else g[rows], None if h is None else h[rows]
         n = hidden.shape[0]
-        chunk_rows, dtype = _chunks(n, weight, weight_grad, chunk_rows)
+        chunk_rows, dtype = chunks_of(n, weight, weight_grad, chunk_rows)
         buffer = torch.empty(min(chunk_rows, n), weight.shape[0], dtype=hidden.dtype, device=hidden.device)
         gradients = _Gradients(whole, weight, rows, dtype, weight_grad)
         results = row_results(n, hidden.device)

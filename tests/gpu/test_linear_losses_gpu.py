@@ -68,7 +68,7 @@ def test_weight_grad_accumulates_in_float32():
 def test_a_sum_that_is_rounded_after_each_chunk_is_close_to_one_in_float32(monkeypatch):
     monkeypatch.setattr(linear, "EXTRA_BYTES", 128 * 5008 * 2)
     hidden, weight, ids, _ = linear_case(vocab=5008, n=512)
-    assert linear._chunks(512, weight, None, None) == (128, torch.bfloat16)
+    assert linear.chunks_of(512, weight, None, None) == (128, torch.bfloat16)
     advantages, main = torch.randn(512, device="cuda"), torch.zeros(weight.shape, device="cuda")
     w = weight.clone().requires_grad_()
     for given in (None, main):

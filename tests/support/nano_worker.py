@@ -16,11 +16,11 @@ import torch
 from kernrl.tasks.graph import run as graph_run
 from kernrl.tasks.graph.graph import Graph
 from kernrl.tasks.graph.sample import Draft, product, sample
-from kernrl.tasks.nano import draw
 from kernrl.tasks.nano.assemble import assemble
 from kernrl.tasks.nano.distinct_axes import at_distinct_sizes
-from kernrl.tasks.nano.draw_branches import outputs
-from kernrl.tasks.nano.draw_wide import product as product_of_any_kind
+from kernrl.tasks.nano.draw import draw_graphs
+from kernrl.tasks.nano.draw.draw_branches import outputs
+from kernrl.tasks.nano.draw.draw_wide import product as product_of_any_kind
 from kernrl.tasks.nano.graph_pairs import PRECISIONS, GraphPair, graph_pairs
 from kernrl.tasks.nano.listing import words_of
 from kernrl.tasks.nano.reply import write_reply
@@ -68,7 +68,7 @@ def off(out, truth) -> float:
 
 def begun_with(name: str, rng: Random) -> Graph:
     """A Graph that begins with the step of this name, or with a product and that step where it needs a value of before."""
-    step = next(step for step in draw.STEPS if getattr(step, "__name__", "") == name)
+    step = next(step for step in draw_graphs.STEPS if getattr(step, "__name__", "") == name)
     fits: list[bool] = []
 
     def first(d: Draft) -> str | None:
@@ -80,7 +80,7 @@ def begun_with(name: str, rng: Random) -> Graph:
         return found
 
     for _ in range(100):
-        graph = sample(rng, rng.randint(1, 8), start=start, first=first, steps=draw.STEPS, outputs=outputs, most=1 << 16)
+        graph = sample(rng, rng.randint(1, 8), start=start, first=first, steps=draw_graphs.STEPS, outputs=outputs, most=1 << 16)
         if fits and fits[-1]:
             return graph
     raise AssertionError(f"{name} fits nothing")
@@ -96,7 +96,7 @@ def written_in(name: str, rng: Random) -> tuple[Graph, str]:
         elif style.product and style.product.kind != "plain":  # enough tiles, or long enough sums, for it to be worth while
             begin, most = start_wide, 1 << 20
         first = product_of_any_kind if style.product or style.channels_last or rng.random() < 0.5 else None
-        graph = sample(rng, rng.randint(1, 4), start=begin, first=first, steps=draw.STEPS, outputs=outputs, most=most)
+        graph = sample(rng, rng.randint(1, 4), start=begin, first=first, steps=draw_graphs.STEPS, outputs=outputs, most=most)
         graphs = at_distinct_sizes(graph)
         if style.channels_last and any(max(p.value.shape[2:], default=0) > 4 for p in graph.parameters):
             continue  # a wide window takes the interpreter many seconds
@@ -117,7 +117,7 @@ def answer(seed: int | str, folder: Path) -> list[str]:
         graph = begun_with(seed.partition("/")[0], rng)
     else:
         first = product if rng.random() < 0.3 else None
-        graph = sample(rng, rng.randint(1, 8), start=start, first=first, steps=draw.STEPS, outputs=outputs, most=1 << 16)
+        graph = sample(rng, rng.randint(1, 8), start=start, first=first, steps=draw_graphs.STEPS, outputs=outputs, most=1 << 16)
     graph = replace(graph, parameters=tuple(replace(p, path=f"p{i}") for i, p in enumerate(graph.parameters)))
     torch.manual_seed(int(str(seed).rpartition("/")[2]))
     inputs = [torch.randn(x.value.shape) for x in graph.inputs]

@@ -17,7 +17,7 @@ from kernrl.config import SftConfig
 from kernrl.policy.nano import train_tokenizer
 from kernrl.policy.stream import ExampleStream
 from kernrl.tasks.graph.run import FUNCTIONS, infer
-from kernrl.tasks.nano.draw import draw_graph
+from kernrl.tasks.nano.draw.draw_graphs import draw_graph
 from kernrl.tasks.nano.graph_pairs import CHUNK, GraphPair, chunk_of_pairs, split_of_graph
 from kernrl.training.pair_stream import PairStream
 

@@ -15,7 +15,7 @@ from typing import Literal
 from kernrl.tasks.graph.costs import Rates
 from kernrl.tasks.graph.graph import Graph
 from kernrl.tasks.nano.distinct_axes import at_distinct_sizes
-from kernrl.tasks.nano.draw import draw_graph
+from kernrl.tasks.nano.draw.draw_graphs import draw_graph
 from kernrl.tasks.nano.listing import write_listing
 from kernrl.tasks.nano.reply import CannotWriteError, answer_of, reply_of
 from kernrl.tasks.solutions.from_graph.plausible import answer_s

@@ -1,7 +1,7 @@
 """Suites of tasks made on the spot from a seed, written as PyTorch in many hands; nano sees their Graphs as it sees anybody's.
 
-It is examined by those of `graph/sample.py`, whose every Graph can be written. It practises on those of `draw.py`, which draws
-what it learned from, at sizes at which a GPU has work.
+It is examined by those of `graph/sample.py`, whose every Graph can be written. It practises on those of `draw/draw_graphs.py`,
+which draws what it learned from, at sizes at which a GPU has work.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kernrl.tasks.graph.writing.hands import Hand
 from kernrl.tasks.graph.writing.spellings import NoSpellingError
 from kernrl.tasks.graph.writing.write import write
 from kernrl.tasks.nano.distinct_axes import at_distinct_sizes
-from kernrl.tasks.nano.draw import draw_graph
+from kernrl.tasks.nano.draw.draw_graphs import draw_graph
 from kernrl.tasks.nano.graph_pairs import split_of_graph
 from kernrl.tasks.nano.sound_graphs import why_unsound
 from kernrl.tasks.nano.stated_sets import write_with_sets

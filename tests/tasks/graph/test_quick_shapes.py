@@ -8,7 +8,7 @@ import pytest
 
 from kernrl.tasks.graph import run
 from kernrl.tasks.graph.quick_shapes import POINTWISE, quick_shape
-from kernrl.tasks.nano.draw import draw_graph
+from kernrl.tasks.nano.draw.draw_graphs import draw_graph
 
 F = "float32"
 

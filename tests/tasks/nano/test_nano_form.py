@@ -21,10 +21,11 @@ from kernrl.tasks.graph.writing.hands import Hand
 from kernrl.tasks.graph.writing.spellings import NoSpellingError
 from kernrl.tasks.graph.writing.write import write
 from kernrl.tasks.loaders import MADE, load_tasks
-from kernrl.tasks.nano import draw, draw_plain, draw_reuse, draw_sides, draw_space, draw_wide, suites
+from kernrl.tasks.nano import suites
 from kernrl.tasks.nano.assemble import MalformedReplyError, assemble, read_reply
 from kernrl.tasks.nano.distinct_axes import at_distinct_sizes
-from kernrl.tasks.nano.draw import draw_plain_graph
+from kernrl.tasks.nano.draw import draw_graphs, draw_plain, draw_reuse, draw_sides, draw_space, draw_wide
+from kernrl.tasks.nano.draw.draw_graphs import draw_plain_graph
 from kernrl.tasks.nano.form import ask, candidate, replies
 from kernrl.tasks.nano.graph_pairs import (
     CLOSE,
@@ -460,7 +461,7 @@ def test_fast_pairs_are_the_fastest_of_those_that_are_tried() -> None:
 
 def test_pixels_are_shuffled_into_a_single_channel_too() -> None:
     """Nothing else tells nano where such a pixel comes from: an axis of one channel has no part in the address."""
-    images = {"start": lambda d: setattr(d, "x", d.input(2, 16, 8, 8)), "steps": draw.STEPS, "most": 1 << 16}
+    images = {"start": lambda d: setattr(d, "x", d.input(2, 16, 8, 8)), "steps": draw_graphs.STEPS, "most": 1 << 16}
     for step in (draw_wide.shuffle, draw_space.finer_pixels):
         graphs = [sample(Random(f"pixels/{seed}"), 1, first=step, **images) for seed in range(40)]
         shuffled = [n.value.shape for g in graphs for n in g.nodes if n.op == "pixel_shuffle"]

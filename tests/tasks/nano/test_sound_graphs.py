@@ -10,7 +10,7 @@ import pytest
 from kernrl.tasks.graph.canonical.build import Builder
 from kernrl.tasks.graph.canonical.rewrites import rewrite
 from kernrl.tasks.graph.graph import Graph
-from kernrl.tasks.nano.draw import draw_graph
+from kernrl.tasks.nano.draw.draw_graphs import draw_graph
 from kernrl.tasks.nano.sound_graphs import smaller, why_unsound
 
 Case = Callable[[Builder, str], str]

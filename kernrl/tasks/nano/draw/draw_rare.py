@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from kernrl.tasks.graph import sample as base
 from kernrl.tasks.graph.sample import Draft
-from kernrl.tasks.nano import draw_wide as wide
+from kernrl.tasks.nano.draw import draw_wide as wide
 
 
 def by_place(d: Draft) -> str | None:

@@ -12,10 +12,10 @@ from random import Random
 from kernrl.tasks.graph import sample as base
 from kernrl.tasks.graph.graph import Graph
 from kernrl.tasks.graph.sample import Draft, sample
-from kernrl.tasks.nano import draw_again, draw_plain, draw_reuse, draw_sides, draw_space, draw_weights
-from kernrl.tasks.nano import draw_branches as branches
-from kernrl.tasks.nano import draw_sizes as sizes
-from kernrl.tasks.nano import draw_wide as wide
+from kernrl.tasks.nano.draw import draw_again, draw_plain, draw_reuse, draw_sides, draw_space, draw_weights
+from kernrl.tasks.nano.draw import draw_branches as branches
+from kernrl.tasks.nano.draw import draw_sizes as sizes
+from kernrl.tasks.nano.draw import draw_wide as wide
 
 MOST_ELEMENTS = 2**31
 """Largest tensor drawn to learn from: 8 GiB of float32. Nothing here is computed."""

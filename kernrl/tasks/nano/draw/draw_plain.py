@@ -13,9 +13,9 @@ from random import Random
 
 from kernrl.tasks.graph import sample as base
 from kernrl.tasks.graph.sample import Draft
-from kernrl.tasks.nano import draw_again, draw_rare, draw_space
-from kernrl.tasks.nano import draw_wide as wide
-from kernrl.tasks.nano.draw_sizes import window
+from kernrl.tasks.nano.draw import draw_again, draw_rare, draw_space
+from kernrl.tasks.nano.draw import draw_wide as wide
+from kernrl.tasks.nano.draw.draw_sizes import window
 
 LENGTHS = {2: 1, 3: 2, 4: 3, 5: 3, 6: 3, 7: 2.5, 8: 2, 9: 1}
 """Ops of a plain Graph, its layer included → how often."""

@@ -11,7 +11,7 @@ from random import Random
 from kernrl.tasks.graph import sample as base
 from kernrl.tasks.graph.graph import Attribute, Node, Operand
 from kernrl.tasks.graph.sample import Draft
-from kernrl.tasks.nano.draw_wide import eps, free_number
+from kernrl.tasks.nano.draw.draw_wide import eps, free_number
 
 SIBLINGS = (
     ("amax", "amin", "mean", "sum"),

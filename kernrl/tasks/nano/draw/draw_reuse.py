@@ -10,9 +10,9 @@ from math import prod
 
 from kernrl.tasks.graph import sample as base
 from kernrl.tasks.graph.sample import Draft
-from kernrl.tasks.nano import draw_weights
-from kernrl.tasks.nano.draw_sizes import size
-from kernrl.tasks.nano.draw_wide import eps, free_number
+from kernrl.tasks.nano.draw import draw_weights
+from kernrl.tasks.nano.draw.draw_sizes import size
+from kernrl.tasks.nano.draw.draw_wide import eps, free_number
 
 SQUASHED = ("relu", "gelu", "silu", "tanh", "sigmoid", "elu", "softplus", "mish")
 SCALES = ("exp", "sigmoid", "softplus", "tanh", "square")

@@ -7,8 +7,8 @@ from math import prod
 
 from kernrl.tasks.graph import sample as base
 from kernrl.tasks.graph.sample import Draft
-from kernrl.tasks.nano.draw_sizes import size
-from kernrl.tasks.nano.draw_wide import eps, free_number, norm, reduce
+from kernrl.tasks.nano.draw.draw_sizes import size
+from kernrl.tasks.nano.draw.draw_wide import eps, free_number, norm, reduce
 
 SQUASHED = ("relu", "gelu", "silu", "tanh", "sigmoid", "elu", "softplus")
 

@@ -11,8 +11,8 @@ from random import Random
 
 from kernrl.tasks.graph import sample as base
 from kernrl.tasks.graph.sample import Draft
-from kernrl.tasks.nano.draw_sizes import size
-from kernrl.tasks.nano.draw_wide import free_number
+from kernrl.tasks.nano.draw.draw_sizes import size
+from kernrl.tasks.nano.draw.draw_wide import free_number
 
 GATES = ("sigmoid", "tanh", "relu", "gelu", "silu", "softplus", "exp", "square")
 

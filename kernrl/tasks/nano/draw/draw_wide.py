@@ -11,7 +11,7 @@ from random import Random
 
 from kernrl.tasks.graph import sample as base
 from kernrl.tasks.graph.sample import Draft
-from kernrl.tasks.nano import draw_sizes as sizes
+from kernrl.tasks.nano.draw import draw_sizes as sizes
 
 
 def free_number(rng: Random) -> float:

@@ -11,8 +11,8 @@ from random import Random
 from kernrl.tasks.graph import sample as base
 from kernrl.tasks.graph.lifting.einsum import add_einsum
 from kernrl.tasks.graph.sample import Draft
-from kernrl.tasks.nano.draw_sizes import size, step
-from kernrl.tasks.nano.draw_wide import eps, free_number
+from kernrl.tasks.nano.draw.draw_sizes import size, step
+from kernrl.tasks.nano.draw.draw_wide import eps, free_number
 
 
 def _scaled(d: Draft, w: str, sizes: tuple[int, ...], over: tuple[int, ...]) -> str:
