@@ -26,6 +26,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,8 @@ from kernrl.runs.run_directory import environment, read_lines
 from kernrl.stages import best_of_n, reinforce, reward_weighted, sft
 from kernrl.tasks.grammar.generate import generate_tasks
 from kernrl.tasks.loaders import load_tasks
+from kernrl.tasks.nano.lifter import Lifter, worker_count
+from kernrl.tasks.prompt import GRAPH_STYLES
 from kernrl.tasks.rows import write_tasks
 from kernrl.tasks.task import Task
 from kernrl.training.session import prompt_style, stop_ids
@@ -219,6 +222,8 @@ def answer(model: Path, verifier: HardenedVerifier, args: argparse.Namespace) ->
     policy = load_policy(str(model), dtype="bf16")
     policy.model.to("cuda" if torch.cuda.is_available() else "cpu")  # pyright: ignore
     style, tokenizer = prompt_style(policy.tokenizer), policy.tokenizer
+    with closing(Lifter(worker_count() if style in GRAPH_STYLES else 0)) as lift:
+        lift(tasks)  # of a nano, side by side: the prompts below would lift them one after the other
     texts = [prompt_text(task_messages(t, style, args.precision), tokenizer) for t in tasks]
     prompts: Any = tokenizer(texts, add_special_tokens=False)
     sampling = Sampling(SAMPLES, MAX_TOKENS, TEMPERATURE, stop_ids=stop_ids(policy), seed=0)
