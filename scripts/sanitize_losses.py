@@ -59,12 +59,12 @@ def logprobs(vocab: int) -> None:
     torch.autograd.backward(token_logprobs(logits, ids, temperature=0.9), torch.randn(2, 5).cuda().unbind())
 
 
-def ratios(vocab: int) -> None:
+def ratios(vocab: int, dtype: str = "float32") -> None:
     import torch
 
     from kernrl.kernels import ratio_kl
 
-    policy, ref = (torch.randn(5, vocab).cuda() for _ in range(2))
+    policy, ref = (torch.randn(5, vocab).to(getattr(torch, dtype)).cuda() for _ in range(2))
     ids, mask, old = torch.randint(0, vocab, (5,)).cuda(), torch.tensor([1, 0, 1, 1, 1]).bool().cuda(), torch.randn(5).cuda()
     torch.autograd.backward(ratio_kl(policy.requires_grad_(), ref, ids, mask, old), torch.randn(2, 5).cuda().unbind())
 
@@ -83,6 +83,8 @@ CASES: dict[str, Callable[[], None]] = {
     "_stats_kernel and _gradient_kernel, odd rows": lambda: logprobs(4099),
     "_forward_kernel and _backward_kernel": lambda: ratios(4096),
     "_forward_kernel and _backward_kernel, odd rows": lambda: ratios(4099),
+    "_forward_kernel and _backward_kernel, many tiles": lambda: ratios(50304, "bfloat16"),
+    "_forward_kernel and _backward_kernel, many tiles of odd rows": lambda: ratios(50257, "bfloat16"),
     "_tokens_kernel, waiting for its count": lambda: ppo(20_000),
     "_tokens_kernel, count given": lambda: ppo(20_000, num_tokens=1e4),
     "_tokens_kernel, by sequence": lambda: ppo(20_000, loss_type="gspo"),
