@@ -115,9 +115,23 @@ class Judge:
         for one in again:
             reference = self._reference(task, precision, one.record["input_set"])
             one.levels, one.tolerances = one.kept.with_all_runs(one.row, reference, self.clock)
-        for one in [one for one in beyond if one not in again] + self._beyond(again):
+        beyond = [one for one in beyond if one not in again] + self._beyond(again)
+        for one in self._without_luck(task, precision, beyond):
             one.describe()
         return records
+
+    def _without_luck(self, task: Task, precision: str, beyond: list[_Pending]) -> list[_Pending]:
+        """Those that are still beyond after many more runs. The furthest come first: one is enough to refuse a candidate, so
+        after it the others stay as they are."""
+        left = sorted(beyond, key=lambda one: one.record["excess"], reverse=True)
+        while left and left[0].kept.may_be_luck(left[0].record["excess"]):
+            one = left[0]
+            reference = self._reference(task, precision, one.record["input_set"])
+            one.levels, one.tolerances = one.kept.with_more_runs(one.row, reference, self.clock)
+            if self._beyond([one]):
+                break
+            del left[0]
+        return left
 
     def _beyond(self, pending: list[_Pending]) -> list[_Pending]:
         """Note errors over tolerances in the records; returns those that are beyond."""

@@ -2,7 +2,8 @@
 
 The errors of other admissible programs (`truth.py`'s modelled runs) are found out only for outputs that are further off than
 eager's error allows: they can only allow more, and most outputs are far inside. Every output is held against eager's error
-first, and then against all, so that no verdict depends on which outputs were judged before.
+first, and then against all, so that no verdict depends on which outputs were judged before. What is still beyond, by little, is
+held against many more runs of its draw: all runs before may have been lucky.
 
 Under 16-bit policies, such runs are made of a regime's draw alone, and raise no other draw's tolerance: the task's own inputs
 are always held against eager's error.
@@ -11,7 +12,7 @@ are always held against eager's error.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -19,7 +20,7 @@ from kernrl.verifier.base.clock import Clock
 from kernrl.verifier.judge.compare import ErrorLevel, Inputs, Tolerance, plain_level, tolerances_for
 from kernrl.verifier.judge.draws import Draw
 from kernrl.verifier.judge.regimes import NOMINAL, TIMED
-from kernrl.verifier.judge.truth import MOST_LUCK, Answer, ReferenceAnswers
+from kernrl.verifier.judge.truth import MOST_LUCK, MOST_UNLUCKY, RERUN_BYTES, Answer, ReferenceAnswers
 
 
 def _kind(draw: Draw) -> Inputs:
@@ -36,7 +37,8 @@ class SetAnswers:
     _whole: list[list[ErrorLevel]] = field(default_factory=list)
     """Error levels of all modelled runs, for the first draws."""
     _alone: dict[int, list[ErrorLevel]] = field(default_factory=dict)
-    """Of a 16-bit policy, by draw: error levels of runs with other roundings."""
+    """By draw, where its tolerances alone were raised: error levels of runs with other roundings (16-bit policies), or of many
+    more modelled runs."""
 
     @property
     def nbytes(self) -> int:
@@ -72,6 +74,21 @@ class SetAnswers:
         for i in range(len(self._whole), self._count(row)):
             self._whole.append(_whole_levels(self.draws[i], self.answers[i], reference, clock))
         return self._whole[row], self._tolerances(self._whole, row)
+
+    def may_be_luck(self, excess: float) -> bool:
+        """Whether many more modelled runs could allow an error that is beyond all runs' tolerances, by so much."""
+        return not self._half and excess <= MOST_UNLUCKY and 8 * sum(y.numel() for y in self.answers[0].truth) <= RERUN_BYTES
+
+    def with_more_runs(self, row: int, reference: ReferenceAnswers, clock: Clock) -> tuple[list[ErrorLevel], list[Tolerance]]:
+        """A draw's error levels and tolerances after many more modelled runs of it, which raise no other draw's."""
+        self.with_all_runs(row, reference, clock)
+        levels = list(self._whole)
+        if row not in self._alone:
+            with clock.at("draw"):
+                reference.inputs.draw(self.draws[row])
+            self._alone[row] = reference.with_more_runs(replace(self.answers[row], levels=levels[row]), _kind(self.draws[row]))
+        levels[row] = self._alone[row]
+        return self._alone[row], self._tolerances(levels, row)
 
     @property
     def _half(self) -> bool:

@@ -82,7 +82,8 @@ def off_by(draws: list[Draw], share: float) -> list[list[torch.Tensor]]:
     return outputs
 
 
-CANDIDATES = {"good": -1.0, "between": 0.5, "beyond": 1.5}
+CANDIDATES = {"good": -1.0, "between": 0.5, "beyond": 20.0}
+"""Beyond by more than luck explains."""
 
 
 @pytest.mark.slow
@@ -100,6 +101,41 @@ def test_every_candidate_gets_its_verdict_whoever_came_first(order: tuple[str, .
         assert found == [whole_excess(y, draws, i) for i, (y,) in enumerate(outputs)]
         assert (max(found) <= 1) is (name == "between")
         assert all(("index" in record) is (name == "beyond") for record in records)
+
+
+ONE_ERROR = "torch.cos(300 * x.sum()).expand(11)"
+"""All elements share the rounding of one sum, as rows that are nearly equal share that of a column."""
+
+
+def test_no_honest_program_is_refused_for_the_luck_of_the_modelled_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One modelled run more is an honest program; its only error may be far larger than the same of three runs."""
+    task, runs = made(ONE_ERROR), truth.UNLUCKY_RUNS
+    inputs = TaskInputs(task, InputSet(FULL), "fp32", "cpu")
+    reference, refused = ReferenceAnswers(inputs), {0: 0, runs: 0}
+    for seed in range(10):
+        draws, outputs = schedule([InputSet(FULL)], seed), []
+        for draw in draws:
+            inputs.draw(draw)
+            torch.manual_seed(seed)  # another program's roundings, not those of the model
+            outputs.append([reference._rounded_run(None, Inputs.FINITE)[0].float()])
+        for number in refused:
+            monkeypatch.setattr(truth, "UNLUCKY_RUNS", number)
+            records = Judge("cpu").compare(task, "fp32", draws, range(len(draws)), outputs)
+            refused[number] += sum(record["excess"] > 1 for record in records)
+    assert refused[runs] == 0
+    assert refused[0] > 0
+
+
+def test_luck_explains_no_large_error_and_is_looked_for_once_a_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+    more = ReferenceAnswers.with_more_runs
+    monkeypatch.setattr(ReferenceAnswers, "with_more_runs", lambda *args: asked.append(1) or more(*args))
+    judge, draws = Judge("cpu"), list(DRAWS)
+    for share, most in ((20.0, 0), (3.0, 1), (3.0, 1)):
+        found = judge.compare(made(), "fp32", EVERY, range(len(draws)), off_by(draws, share))
+        assert max(record["excess"] for record in found) > 1
+        assert len(asked) == most, "a candidate is refused for one draw, and others need no runs"
+        assert all(("index" in record) is (record["excess"] > 1) for record in found)
 
 
 @pytest.mark.parametrize("asked", [[1], [1, 2, 3, 4], [4, 3, 2, 1]])
