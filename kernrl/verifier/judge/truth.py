@@ -435,7 +435,7 @@ class ReferenceAnswers:
         if jumps.operands or kind is Inputs.NONFINITE:
             return self._whole(kind, truth, jumps), []
         # in TF32, products of a good candidate are often further off than eager's
-        rounded = [self._rounded_run(jumps, kind)] if precision == "tf32" else []
+        rounded = [self.rounded_run(jumps, kind)] if precision == "tf32" else []
         eager = self._eager_run()
         with self._clock.at("levels"):
             figures = [
@@ -477,7 +477,7 @@ class ReferenceAnswers:
         """
         found = [[level.rms, level.max, level.relative_rms] for level in answer.levels]
         for _ in range(UNLUCKY_RUNS):
-            run = self._rounded_run(None, kind, dithered=True)
+            run = self.rounded_run(None, kind, dithered=True)
             for i, (y, truth, level) in enumerate(zip(run, answer.truth, answer.levels, strict=True)):
                 figures = error_figures(y, truth, level).tolist()[:3]
                 if all(map(math.isfinite, figures)):
@@ -487,10 +487,10 @@ class ReferenceAnswers:
 
     def _whole(self, kind: Inputs, truth: list[Tensor], jumps: Jumps) -> Answer:
         precision = self.inputs.precision
-        rounded = [self._rounded_run(jumps.measuring(), kind)] if self._models else []
+        rounded = [self.rounded_run(jumps.measuring(), kind)] if self._models else []
         with self._clock.at("rounded"):
             more = range(_more_runs(truth, rounded))
-        rounded += [self._rounded_run(jumps.measuring(), kind, dithered=True) for _ in more]
+        rounded += [self.rounded_run(jumps.measuring(), kind, dithered=True) for _ in more]
         if not self._models:
             jumps.relative(PERTURBATION_ROUNDOFFS * UNIT_ROUNDOFF[precision])
         sides = [self._exact_run(jumps.moved(side), "jumps") for side in (1.0, -1.0)] if jumps.near else []
@@ -520,7 +520,7 @@ class ReferenceAnswers:
                 self._wide = _Copy(self.inputs, torch.float64)
             return self._wide.run(None, mode)
 
-    def _rounded_run(self, jumps: Jumps | None, kind: Inputs, *, dithered: bool = False) -> list[Tensor]:
+    def rounded_run(self, jumps: Jumps | None, kind: Inputs, *, dithered: bool = False) -> list[Tensor]:
         """Outputs of a run with more rounding than eager's; `dithered`: with other roundings each time. On inputs that are not
         the task's own, very large numbers may have no answer."""
         u, tf32 = UNIT_ROUNDOFF["fp32"], self.inputs.precision == "tf32"

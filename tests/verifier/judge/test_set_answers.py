@@ -117,7 +117,7 @@ def test_no_honest_program_is_refused_for_the_luck_of_the_modelled_runs(monkeypa
         for draw in draws:
             inputs.draw(draw)
             torch.manual_seed(seed)  # another program's roundings, not those of the model
-            outputs.append([reference._rounded_run(None, Inputs.FINITE)[0].float()])
+            outputs.append([reference.rounded_run(None, Inputs.FINITE)[0].float()])
         for number in refused:
             monkeypatch.setattr(truth, "UNLUCKY_RUNS", number)
             records = Judge("cpu").compare(task, "fp32", draws, range(len(draws)), outputs)
