@@ -17,18 +17,20 @@ def narrow_dtypes(precision: str) -> frozenset[torch.dtype]:
     return frozenset((torch.float32, COMPUTE_DTYPE[precision]))
 
 
-def widened_call(func: Any, args: Any, kwargs: Any, narrow: frozenset[torch.dtype]) -> tuple[list[Any], dict[str, Any]]:
-    """A call's arguments with float64 for what is narrow: a dtype that is named, as by `x.float()`, and tensors that it reads.
+def widened_call(
+    func: Any, args: Any, kwargs: Any, narrow: frozenset[torch.dtype], wide: torch.dtype = torch.float64
+) -> tuple[list[Any], dict[str, Any]]:
+    """A call's arguments with `wide` for what is narrow: a dtype that is named, as by `x.float()`, and tensors that it reads.
 
     Tensors that it writes to stay, and so do those of views, which are other names of the same memory.
     """
     if kwargs.get("dtype") in narrow:
-        kwargs = {**kwargs, "dtype": torch.float64}
+        kwargs = {**kwargs, "dtype": wide}
     if func.is_view:
         return list(args), kwargs
     written = written_arguments(func)
-    read = {name: value if name in written else _widened(value, narrow) for name, value in kwargs.items()}
-    return [value if i in written else _widened(value, narrow) for i, value in enumerate(args)], read
+    read = {name: value if name in written else _widened(value, narrow, wide) for name, value in kwargs.items()}
+    return [value if i in written else _widened(value, narrow, wide) for i, value in enumerate(args)], read
 
 
 @cache
@@ -38,10 +40,10 @@ def written_arguments(func: Any) -> frozenset[int | str]:
     return frozenset(key for pair in found for key in pair)
 
 
-def _widened(value: Any, narrow: frozenset[torch.dtype]) -> Any:
+def _widened(value: Any, narrow: frozenset[torch.dtype], wide: torch.dtype) -> Any:
     if isinstance(value, Tensor):
-        return value.double() if value.dtype in narrow else value
-    return [_widened(item, narrow) for item in value] if isinstance(value, (list, tuple)) else value
+        return value.to(wide) if value.dtype in narrow else value
+    return [_widened(item, narrow, wide) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 class Float64Mode(TorchDispatchMode):

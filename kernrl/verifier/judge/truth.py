@@ -24,7 +24,7 @@ from kernrl.verifier.base.precision import COMPUTE_DTYPE, UNIT_ROUNDOFF, cast_mo
 from kernrl.verifier.judge.compare import ErrorLevel, Inputs, error_figures, error_level, level_figures
 from kernrl.verifier.judge.discontinuities import Jumps, may_jump, slack
 from kernrl.verifier.judge.inputs import HeldState, TaskInputs, bind
-from kernrl.verifier.judge.other_roundings import OtherRoundings
+from kernrl.verifier.judge.other_roundings import EagerRoundings, OtherRoundings, Rounded
 from kernrl.verifier.judge.slices import Slices, StateWatch
 
 log = logging.getLogger(__name__)
@@ -50,12 +50,9 @@ shares), an equally large honest one is more than twice the largest of 3 others 
 RERUN_BYTES = 16 << 20
 """Larger outputs (all of them, in float64) are modelled once, which bounds memory and time."""
 
-OTHER_ROUNDINGS, MOST_LUCK = 8, 4.0
+OTHER_ROUNDINGS, MOST_LUCK = 16, 16.0
 """Runs of a 16-bit policy with other roundings than eager's, and how many times eager's error theirs counts as at most: beyond
 that a result that explodes in one of them would accept anything."""
-
-LOST_SHARE = 0.5
-"""Share of the truth's spread from which eager's RMS error leaves a 16-bit answer nothing to be held against."""
 
 SERIAL_SHARE = 0.35
 """Error of a sequential sum of n numbers, in roundoffs times √n: a random walk of partial sums (1/√6 for numbers of random
@@ -448,22 +445,22 @@ class ReferenceAnswers:
     def with_other_roundings(self, answer: Answer) -> list[ErrorLevel]:
         """The error levels of `answer`, of the numbers that the inputs hold now, where eager's errors may be small by luck.
 
-        Inputs of a regime may leave less spread than 16 bits have digits: what a norm gives of a nearly constant row is then
-        its rounding. Eager may happen to round the row to one number, and says little about an equally good program. So its
-        error counts as at least that of runs with the same roundings on other grids, within `MOST_LUCK`. Only where its RMS is
-        half of the truth's spread or more: a constant passes there for all that RMS can tell.
+        Inputs of a regime may magnify a rounding beyond what one run can show: a softmax of large numbers has a few shares,
+        each off by the exponential of one number's rounding, and a norm of a nearly constant row gives that row's rounding.
+        Eager may happen to be near, and says little about an equally good program. So its error counts as at least that of
+        runs with the same roundings on other grids, within `MOST_LUCK`. Where nothing is magnified, they come to the same.
         """
         found = [[level.rms, level.max, level.relative_rms] for level in answer.levels]
-        lost = [i for i, pair in enumerate(zip(answer.truth, answer.levels, strict=True)) if _without_digits(*pair)]
-        rounded = _Copy(self.inputs, torch.float32) if lost else None  # seldom needed, and not kept
-        for _ in range(OTHER_ROUNDINGS if rounded else 0):
-            assert rounded
+        dtype = COMPUTE_DTYPE[self.inputs.precision]
+        eager = self._eager_roundings(dtype)
+        rounded = _Copy(self.inputs, torch.float32)  # seldom needed, and not kept
+        for _ in range(OTHER_ROUNDINGS):
             with self._clock.at("rounded"), policy_flags("fp32"):
-                mode = OtherRoundings(COMPUTE_DTYPE[self.inputs.precision], _rounds)
+                mode = OtherRoundings(dtype, _rounds, eager)
                 run = rounded.run_in_slices(self.slices, mode, lambda: True) if self.slices else None
                 run = run or rounded.run(None, mode, wide=False)
-            for i in lost:
-                figures = error_figures(run[i], answer.truth[i], answer.levels[i]).tolist()[:3]
+            for i, (truth, level) in enumerate(zip(answer.truth, answer.levels, strict=True)):
+                figures = error_figures(run[i], truth, level).tolist()[:3]
                 if all(map(math.isfinite, figures)):
                     found[i] = [max(a, b) for a, b in zip(found[i], figures, strict=True)]
             del run  # before the next one is made
@@ -484,6 +481,16 @@ class ReferenceAnswers:
                     found[i] = [max(a, b) for a, b in zip(found[i], figures, strict=True)]
             del run  # before the next one is made
         return _raised(answer.levels, found, MOST_UNLUCKY)
+
+    def _eager_roundings(self, dtype: torch.dtype) -> list[Rounded]:
+        """What eager rounds to `dtype`; a run of it that leaves running statistics as they are."""
+        buffers = [(buffer, buffer.clone()) for buffer in self.inputs.module.buffers()]
+        mode = EagerRoundings(dtype, _rounds)
+        with mode:
+            self._eager_run()
+        for buffer, before in buffers:
+            buffer.copy_(before)
+        return mode.noted
 
     def _whole(self, kind: Inputs, truth: list[Tensor], jumps: Jumps) -> Answer:
         precision = self.inputs.precision
@@ -528,13 +535,6 @@ class ReferenceAnswers:
         with self._clock.at("rounded"), policy_flags("tf32" if tf32 else "fp32"):
             mode = Exact(tf32=tf32, dithered=dithered, roundoff=u, jumps=jumps, extremes=kind is not Inputs.OWN)
             return self._rounded.run(lambda x: _perturbed(x, PERTURBATION_ROUNDOFFS * u), mode)
-
-
-def _without_digits(truth: Tensor, level: ErrorLevel) -> bool:
-    """Whether eager's error is as large as what the truth has to tell. True of tensors without contents, to plan for most."""
-    if level.nonfinite is not None or not truth.is_floating_point() or truth.numel() < 2:
-        return False
-    return truth.is_meta or level.rms >= LOST_SHARE * float(truth.std(correction=0))
 
 
 def _more_runs(truth: list[Tensor], rounded: list[list[Tensor]]) -> int:
