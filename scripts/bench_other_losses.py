@@ -19,17 +19,25 @@ VARIANTS: dict[str, dict] = {
 
 def bench_variants(n: int, vocab: int) -> Iterator[dict]:
     from kernrl.kernels import grpo_loss
+    from kernrl.kernels.grpo import grpo_loss_reference
+    from kernrl.kernels.over_tokens.tokens import prepare
 
     tokens = make_tokens(n, vocab, 1.0)
     master = torch.randn(SEQUENCES, n // SEQUENCES, vocab, device="cuda", dtype=torch.bfloat16) * 2
     buffer = torch.empty_like(master)
+    without_temperature = {key: value for key, value in our_options(tokens).items() if key != "temperature"}
     runs: dict[str, Callable[[], object]] = {"copy": lambda: buffer.copy_(master)}
     for name, variant in VARIANTS.items():
 
         def loss(x, variant=variant):
             return grpo_loss(x, tokens["ids"], **our_options(tokens), **variant)[0]
 
+        def in_pytorch(x, variant=variant):
+            prepared, config = prepare(tokens["ids"], TEMPERATURE, {**without_temperature, **variant})
+            return grpo_loss_reference(x.reshape(n, vocab), prepared, config, TEMPERATURE)[0]
+
         runs[name] = functools.partial(forward_backward, loss, buffer)
+        runs[f"{name}, eager"] = functools.partial(forward_backward, in_pytorch, buffer)
     times = medians_ms(runs, lambda: buffer.copy_(master), rounds=7)
     for name, run in runs.items():
         floor = (
