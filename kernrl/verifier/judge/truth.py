@@ -459,10 +459,7 @@ class ReferenceAnswers:
                 mode = OtherRoundings(dtype, _rounds, eager)
                 run = rounded.run_in_slices(self.slices, mode, lambda: True) if self.slices else None
                 run = run or rounded.run(None, mode, wide=False)
-            for i, (truth, level) in enumerate(zip(answer.truth, answer.levels, strict=True)):
-                figures = error_figures(run[i], truth, level).tolist()[:3]
-                if all(map(math.isfinite, figures)):
-                    found[i] = [max(a, b) for a, b in zip(found[i], figures, strict=True)]
+            found = _larger(found, run, answer)
             del run  # before the next one is made
         return _raised(answer.levels, found, MOST_LUCK)
 
@@ -475,10 +472,7 @@ class ReferenceAnswers:
         found = [[level.rms, level.max, level.relative_rms] for level in answer.levels]
         for _ in range(UNLUCKY_RUNS):
             run = self.rounded_run(None, kind, dithered=True)
-            for i, (y, truth, level) in enumerate(zip(run, answer.truth, answer.levels, strict=True)):
-                figures = error_figures(y, truth, level).tolist()[:3]
-                if all(map(math.isfinite, figures)):
-                    found[i] = [max(a, b) for a, b in zip(found[i], figures, strict=True)]
+            found = _larger(found, run, answer)
             del run  # before the next one is made
         return _raised(answer.levels, found, MOST_UNLUCKY)
 
@@ -544,6 +538,16 @@ def _more_runs(truth: list[Tensor], rounded: list[list[Tensor]]) -> int:
         return 0
     fewest = float(torch.stack([_independent_errors(widened(x) - widened(y)) for y, x in pairs]).amin())
     return min(MOST_RUNS, math.ceil(FEW_ERRORS / max(fewest, 1.0))) - 1
+
+
+def _larger(found: list[list[float]], run: Sequence[Tensor], answer: Answer) -> list[list[float]]:
+    """[RMS, max, relative RMS] by output: the larger of `found` and of a run of the same numbers, where it is finite."""
+    larger = []
+    for known, y, truth, level in zip(found, run, answer.truth, answer.levels, strict=True):
+        figures = error_figures(y, truth, level).tolist()[:3]
+        finite = all(map(math.isfinite, figures))
+        larger.append([max(a, b) for a, b in zip(known, figures, strict=True)] if finite else known)
+    return larger
 
 
 def _raised(levels: Sequence[ErrorLevel], found: Sequence[Sequence[float]], most: float) -> list[ErrorLevel]:
