@@ -109,6 +109,7 @@ METHODS = {
     "best-of-n": "best-of-N",
     "reward-weighted": "reward-weighted SFT",
     "reinforce, all seeds": "REINFORCE, all seeds",
+    "best-of-n-then-reinforce, all seeds": "best-of-N, then REINFORCE, all seeds",
     "reinforce-long": "REINFORCE, continued",
     "fastest of all": "the fastest that any wrote",
 }

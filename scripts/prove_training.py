@@ -6,12 +6,12 @@
 
 Every run starts from the same model and learns on the same tasks of train compositions, in its own order; best-of-n,
 reward-weighted and reinforce are given `--seconds` each, as `--time-limit-s`; `best-of-n-even` takes the even steps of
-reinforce (`--adam-epsilon`), and `reinforce-long` is `reinforce-0` gone on with. What a model then writes for the tasks of
-`--suites` is judged together with what all the others wrote, a task at a time, so that all are timed side by side. Each part
-skips what is in `--out` already, so the proof may be made in pieces (`train --runs best-of-n`, `judge --budget-s 120`), and its
-runs on several GPUs at once (`judge --share 2/8`). `table` is of the suites that it is given; `TO_tasks.md` beside it has the
-tasks that were not faster than compile. Without a GPU it does the same with modelled times, which only shows that the script
-runs.
+reinforce (`--adam-epsilon`), `best-of-n-then-reinforce` has half of the time for each, and `reinforce-long` is `reinforce-0`
+gone on with. What a model then writes for the tasks of `--suites` is judged together with what all the others wrote, a task at
+a time, so that all are timed side by side. Each part skips what is in `--out` already, so the proof may be made in pieces
+(`train --runs best-of-n`, `judge --budget-s 120`), and its runs on several GPUs at once (`judge --share 2/8`). `table` is of
+the suites that it is given; `TO_tasks.md` beside it has the tasks that were not faster than compile. Without a GPU it does the
+same with modelled times, which only shows that the script runs.
 """
 
 from __future__ import annotations
@@ -92,7 +92,13 @@ EVEN_STEPS = {name: REINFORCE[name] for name in ("adam_epsilon", "learning_rate"
 """How reinforce keeps what is correct: weights without much gradient stay as they are."""
 
 SEEDS = (0, 1, 2)
-METHODS = ("further-sft", "best-of-n", EVEN, "reward-weighted", *(f"reinforce-{seed}" for seed in SEEDS))
+ALONE, BOTH = "reinforce-", "best-of-n-then-reinforce-"
+"""Runs of several seeds."""
+FIRST_SHARE = 0.5
+"""Of a run of both, how much of the time is for best-of-n."""
+METHODS = (
+    "further-sft", "best-of-n", EVEN, "reward-weighted", *(f"{kind}{seed}" for kind in (ALONE, BOTH) for seed in SEEDS),
+)  # fmt: skip
 LONG = "reinforce-long"
 RUNS = ("start", *METHODS, LONG, *CHOICES)
 TASKS = 1000
@@ -116,11 +122,27 @@ def train_one(name: str, args: argparse.Namespace, seconds: float, verifier: Har
     else:
         if name in CHOICES:  # as many steps each, however long they take
             own = {"steps": args.short_steps, "seed": 20} | CHOICES[name]
+        elif name.startswith(BOTH):
+            first = learn | AGAINST | judged | {"output": first_of(folder), "seed": 30 + seed_of(name)}
+            best_of_n.run(BestOfNConfig.model_validate(first | {"time_limit_s": FIRST_SHARE * seconds}), verifier)
+            left_s = max(1.0, seconds - spent_s(read_lines(first_of(folder) / "metrics.jsonl")))
+            own = {"time_limit_s": left_s, "seed": 40 + seed_of(name), "model": str(first_of(folder) / "model")}
         else:
             own = {"time_limit_s": spent_s(read_lines(folder / "metrics.jsonl")) + seconds, "seed": 10 + seed_of(name)}
         settings = learn | REINFORCE | judged | dict(args.set) | {"resume": folder.exists()} | own
         reinforce.run(config := ReinforceConfig.model_validate(settings), verifier)
-    return config.model_dump(mode="json", exclude=OF_ITS_PLACE)
+    whole = {"time_limit_s": seconds} if name.startswith(BOTH) else {}
+    return config.model_dump(mode="json", exclude=OF_ITS_PLACE) | whole
+
+
+def first_of(folder: Path) -> Path:
+    """Where a run of both methods keeps that of the first."""
+    return folder.with_name(f"{folder.name}-first")
+
+
+def steps_of(folder: Path) -> list[Row]:
+    """Every step of a run, with those of its first method where it has two."""
+    return read_lines(first_of(folder) / "metrics.jsonl") + read_lines(folder / "metrics.jsonl")
 
 
 def baselines_of(name: str) -> tuple[str, ...]:
@@ -164,7 +186,7 @@ def train_and_answer(name: str, args: argparse.Namespace, left_s: float, verifie
         begun = time.perf_counter()
         settings = train_one(name, args, min(wanted_s, left_s), verifier, folder)
         model = folder / "model"
-        lines = read_lines(folder / "metrics.jsonl")
+        lines = steps_of(folder)
         facts = {"wall_s": time.perf_counter() - begun, "steps": lines, "settings": settings, **environment()}
         facts |= {"commit": args.commit} if args.commit else {}
         (args.out / name / "train.json").write_text(json.dumps(facts))
@@ -301,7 +323,6 @@ def unjudged(out: Path, runs: Sequence[str], tasks: Sequence[str]) -> Iterator[t
 
 def table(args: argparse.Namespace) -> None:
     """JSON with everything, and markdown with what a reader wants first; the same of the tasks, one by one."""
-    seeds = [f"reinforce-{seed}" for seed in SEEDS]
     asked = {
         "choices": list(CHOICES),
         "precision": args.precision,
@@ -310,6 +331,7 @@ def table(args: argparse.Namespace) -> None:
         "samples": SAMPLES,
     }
     tasks = asked_tasks(args)
+    seeds = {f"{kind[:-1]}, all seeds": [f"{kind}{seed}" for seed in SEEDS] for kind in (ALONE, BOTH)}
     write_table(args.out, args.to, RUNS, seeds, asked, tasks)
     write_tasks_page(args.out, args.to, RUNS, tasks)
 

@@ -214,6 +214,7 @@ METHODS = {
     "best-of-n": "best-of-N",
     "reward-weighted": "reward-weighted SFT",
     "reinforce, all seeds": "REINFORCE, three seeds",
+    "best-of-n-then-reinforce, all seeds": "best-of-N, then REINFORCE, three seeds",
     "reinforce-long": "REINFORCE, one seed continued",
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -198,17 +198,19 @@ def points(figure: Row | None) -> str:
     return f"{100 * figure['value']:+.1f}" + (f" [{100 * ends[0]:+.1f}, {100 * ends[1]:+.1f}]" if None not in ends else "")
 
 
-def write_table(out: Path, to: Path, runs: Sequence[str], seeds: Sequence[str], asked: Row, tasks: Sequence[Task]) -> None:
-    """The table of all `runs` that were judged, if only in part; `seeds` are those that differ in nothing else.
+def write_table(
+    out: Path, to: Path, runs: Sequence[str], seeds: Mapping[str, Sequence[str]], asked: Row, tasks: Sequence[Task]
+) -> None:
+    """The table of all `runs` that were judged, if only in part; `seeds` are rows of runs that differ in nothing else.
 
     `asked` says how the models were asked; each run's own settings stand beside it.
     """
     replies = Replies(out, runs, tasks)
     there = replies.runs
     rows: dict[str, Row] = {name: figures_of(out, replies, [name]) for name in there}
-    seeds = [name for name in seeds if name in there]
-    if len(seeds) > 1:
-        rows["reinforce, all seeds"] = figures_of(out, replies, seeds)
+    for title, names in seeds.items():
+        if len(found := [name for name in names if name in there]) > 1:
+            rows[title] = figures_of(out, replies, found)
     rows[FASTEST] = figures_of_samples(replies, replies.fastest())
     trained = {name: json.loads((out / name / "train.json").read_text()) for name in there if name != "start"}
     settings = asked | {"runs": {name: of_run["settings"] for name, of_run in trained.items()}}

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import prove_training  # pyright: ignore[reportMissingImports]
 import pytest
 from support.tiny import verdict_of
-from training_table import ranges, seconds_text, training_figures, write_table  # pyright: ignore[reportMissingImports]
+from training_table import ranges, seconds_text, spent_s, training_figures, write_table  # pyright: ignore[reportMissingImports]
 
 from kernrl.rollouts.collect import candidate_key
 from kernrl.runs.run_directory import RunDirectory
@@ -96,6 +96,19 @@ def test_the_methods_are_given_the_same_time(tmp_path, monkeypatch):
     )
     assert asked["reinforce"].epochs == 3
     assert prove_training.train_one("reinforce-long", args, 20.0, None, folder)["time_limit_s"] == 70.0
+    # a run of both has the time of one: what the first leaves is the second's, which starts from its model
+    both = tmp_path / "best-of-n-then-reinforce-2"
+
+    def half(config, verifier):
+        asked["best_of_n"] = config
+        RunDirectory.open(config.output, config, resume=False).log(step=1, seconds={"step": 40.0})
+
+    monkeypatch.setattr(prove_training.best_of_n, "run", half)
+    assert prove_training.train_one(both.name, args, 77.0, None, both)["time_limit_s"] == 77.0
+    assert (asked["best_of_n"].time_limit_s, asked["reinforce"].time_limit_s) == (38.5, 37.0)
+    assert asked["reinforce"].model == str(asked["best_of_n"].output / "model")
+    assert (asked["reinforce"].epochs, asked["reinforce"].output) == (3, both)
+    assert spent_s(prove_training.steps_of(both)) == 40.0
     even = prove_training.train_one("best-of-n-even", args, 77.0, None, tmp_path / "even")
     assert (even["adam_epsilon"], even["learning_rate"], even["time_limit_s"]) == (1e-2, 2e-3, 77.0)
     assert asked["best_of_n"].rounds == 10_000
@@ -180,7 +193,14 @@ def test_the_table_compares_each_run_with_the_start(tmp_path, capsys):
     judged = ({"task": task, "key": key, "verdict": verdict} for (task, key), verdict in verdicts.items())
     (tmp_path / "verdicts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in judged))
     asked = {"samples": 2, "temperature": 0.8, "precision": "tf32"}
-    write_table(tmp_path, tmp_path / "table", prove_training.RUNS, ["reinforce-0", "reinforce-1"], asked, tasks)
+    write_table(
+        tmp_path,
+        tmp_path / "table",
+        prove_training.RUNS,
+        {"reinforce, all seeds": ["reinforce-0", "reinforce-1"]},
+        asked,
+        tasks,
+    )
     record = json.loads((tmp_path / "table.json").read_text())
     rows = record["rows"]
     assert record["settings"] == asked | {"runs": {key: {"seed": 11} for key in ("reinforce-0", "reinforce-1")}}
