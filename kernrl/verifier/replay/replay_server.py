@@ -245,7 +245,7 @@ class ReplayServer:
     # --- timing --------------------------------------------------------------------------------------------------
 
     def time_candidate(self, baselines: Sequence[str], noise: timing.NoiseBand) -> Measured:
-        """Time the candidate against each baseline in interleaved blocks.
+        """Time the candidate against all baselines in interleaved blocks.
 
         Some timed calls, chosen at random, compute a draw that is judged, and so does one more call after the last: a kernel
         that recognises timed calls, or counts them, is judged on what it did in them (`spot_checked`).
@@ -260,15 +260,13 @@ class ReplayServer:
         )
         candidate = Timed(spot.before, opened.run, spot.after)
         others = {name: Timed(inputs.refresh, self._baseline(name, inputs)) for name in baselines}
-        blocks: dict[str, list[timing.Block]] = {}
         alike: list[timing.Block] = []
         if self.job.at_length and others:
             with self._clock.at("time at length"):
                 blocks, alike = self._stopwatch.compare_at_length(others, candidate)
         else:
-            for name, baseline in others.items():
-                with self._clock.at(f"time {name}"):
-                    blocks[name] = self._stopwatch.compare(baseline, candidate, noise)
+            with self._clock.at("time"):
+                blocks = self._stopwatch.compare(others, candidate, noise)
         node_us, unfused = self._node_times(opened.runner) if opened.runner.computed else ([], 0.0)
         self._spot = spot
         ended = torch.cuda.Event(enable_timing=True)

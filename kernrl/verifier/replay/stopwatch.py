@@ -26,11 +26,10 @@ the lead is the most: a graph of thousands of nodes takes longer to queue than t
 NULL_PAIRS, NULL_ROUNDS = 100, (0, 1, 2, 4, 40)
 """To calibrate noise: comparisons of a program with itself, at each of these lengths (see `Stopwatch.null`)."""
 
-TURNS = ((True, False, False, True), (False, True, True, False))
-"""Which calls of a block are the candidate's. Blocks alternate in what goes first: a first call is slower, and the very first
-one is the candidate's."""
-
 Blocks = list[timing.Block]
+
+_BlockUs = tuple[list[float], list[float]]
+"""µs of the baseline's and of the candidate's calls in a block."""
 
 Sizes = list[tuple[float, list[Blocks]]]
 """(µs, the blocks of each comparison) for each size."""
@@ -62,29 +61,45 @@ class Stopwatch:
         """What it holds of the GPU's memory."""
         return self._flush.nbytes
 
-    def compare(self, baseline: Timed, candidate: Timed, noise: timing.NoiseBand) -> Blocks:
-        """Paired blocks of two programs, as many as needed (`timing.sample_blocks`)."""
-        turns = itertools.cycle(TURNS)
+    def compare(self, baselines: Mapping[str, Timed], candidate: Timed, noise: timing.NoiseBand) -> dict[str, Blocks]:
+        """Paired blocks with each baseline, as many as it needs (`timing.Sampling`). Baselines share the candidate's calls."""
+        numbers = itertools.count()
 
-        def blocks(count: int, calls: int) -> Blocks:
-            asked = [(baseline, candidate, next(turns) * calls) for _ in range(count)]
-            return [_block(*found) for found in self._called(asked)]
+        def measured(wanted: Mapping[str, tuple[int, int]]) -> dict[str, list[_BlockUs]]:
+            """For each baseline, so many more blocks, which repeat their calls so often."""
+            found: dict[str, list[_BlockUs]] = {name: [([], []) for _ in range(n)] for name, (n, _) in wanted.items()}
+            turns: list[tuple[int, list[str]]] = []  # which block of this round, and the baselines that still want it
+            asked: list[tuple[list[Timed], list[int]]] = []
+            for i, number in enumerate(itertools.islice(numbers, max((n for n, _ in wanted.values()), default=0))):
+                for repeat in range(max(calls for n, calls in wanted.values() if i < n)):
+                    names = [name for name, (n, calls) in wanted.items() if i < n and repeat < calls]
+                    programs = [candidate, *(baselines[name] for name in names)]
+                    turns.append((i, names))
+                    asked.append((programs, timing.block_order(len(programs), number)))
+            for (i, names), (mine, *others) in zip(turns, self._called(asked), strict=True):
+                for name, us in zip(names, others, strict=True):
+                    found[name][i][0].extend(us)
+                    found[name][i][1].extend(mine)
+            return found
 
-        [(others, mine)] = self._called([(baseline, candidate, next(turns))])
-        first = _block(others, mine)
-        return [first] if timing.far_slower(others, mine) else timing.sample_blocks(blocks, noise, first)
+        first = measured(dict.fromkeys(baselines, (1, 1)))
+        pairs = {name: timing.Sampling(noise, *us) for name, [us] in first.items()}
+        while wanted := {name: (n, pair.calls) for name, pair in pairs.items() if (n := pair.wanted())}:
+            for name, blocks in measured(wanted).items():
+                pairs[name].blocks += [timing.block_of(*us) for us in blocks]
+        return {name: pair.blocks for name, pair in pairs.items()}
 
     def compare_at_length(self, baselines: Mapping[str, Timed], candidate: Timed) -> tuple[dict[str, Blocks], Blocks]:
         """Paired blocks with each baseline, and of the shortest program with itself, all in turns.
 
         The latter show how much equal programs seem to differ at this time (`timing.own_noise`).
         """
-        turns = itertools.cycle(TURNS)
+        numbers = itertools.count()
         pairs = [(baseline, candidate) for baseline in baselines.values()]
 
         def blocks(asked: Sequence[tuple[Timed, Timed]], calls: int) -> Blocks:
-            turn = next(turns) * calls
-            return [_block(*found) for found in self._called([(*pair, turn) for pair in asked])]
+            order = timing.block_order(2, next(numbers)) * calls
+            return [timing.block_of(other, mine) for mine, other in self._called([(pair[::-1], order) for pair in asked])]
 
         began = perf_counter()
         first = blocks(pairs, 1)  # warms them up
@@ -101,11 +116,15 @@ class Stopwatch:
                 break
         return dict(zip(baselines, found[:-1], strict=True)), found[-1]
 
-    def _called(self, blocks: Sequence[tuple[Timed, Timed, Sequence[bool]]]) -> list[tuple[list[float], list[float]]]:
-        """µs of the first program's calls and of the second's in each block: two programs, and which calls are the second's."""
-        us = iter(self.time([second if turn else first for first, second, turns in blocks for turn in turns]))
-        found = [[(turn, next(us)) for turn in turns] for _, _, turns in blocks]
-        return [([us for turn, us in calls if not turn], [us for turn, us in calls if turn]) for calls in found]
+    def _called(self, asked: Sequence[tuple[Sequence[Timed], Sequence[int]]]) -> list[list[list[float]]]:
+        """For programs and the order of their calls, each time: µs of the calls of each."""
+        us = iter(self.time([programs[i] for programs, order in asked for i in order]))
+        found: list[list[list[float]]] = []
+        for programs, order in asked:
+            found.append([[] for _ in programs])
+            for i in order:
+                found[-1][i].append(next(us))
+        return found
 
     def time(self, order: Sequence[Timed]) -> list[float]:
         """Device µs of each program in turn, each with a cold L2, new inputs and poisoned buffers.
@@ -172,15 +191,10 @@ class Stopwatch:
                     part.mul_(-1.0)
 
             twins = [Timed(lambda: None, capture(lambda part=part: chain(part)).replay) for part in (x[:size], x)]
-            found = [self.compare(twins[0], twins[1], noise) for _ in range(pairs)]
+            found = [self.compare({"first": twins[0]}, twins[1], noise)["first"] for _ in range(pairs)]
             us = sorted(b for blocks in found for b, _ in blocks)
             results.append((us[len(us) // 2], found))
         return results
-
-
-def _block(others: Sequence[float], mine: Sequence[float]) -> timing.Block:
-    """Means of the baseline's and of the candidate's calls."""
-    return sum(others) / len(others), sum(mine) / len(mine)
 
 
 class GraphPool:

@@ -1,14 +1,15 @@
 """Speedups and their certainty: paired blocks, an interval, and a noise band calibrated on the GPU itself.
 
-A block times baseline, candidate, candidate, baseline, so that drift of clocks and temperature cancels to first order.
-Its log ratio is one observation. The estimate is the median over blocks with a 95 % bootstrap interval. A speedup is
+A block times candidate, baseline, baseline, candidate, so that drift of clocks and temperature cancels to first order. Several
+baselines share the candidate's calls: candidate, eager, compile, compile, eager, candidate. The log ratio of a baseline and the
+candidate in a block is one observation. The estimate is the median over blocks with a 95 % bootstrap interval. A speedup is
 significant only when that interval lies outside the band in which the same program against itself falls 99 times in 100.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -48,6 +49,23 @@ Block = tuple[float, float]
 """(baseline µs, candidate µs): each the mean of a block's calls."""
 
 
+def block_of(baseline_us: Sequence[float], candidate_us: Sequence[float]) -> Block:
+    """Means of the baseline's and of the candidate's calls."""
+    return sum(baseline_us) / len(baseline_us), sum(candidate_us) / len(candidate_us)
+
+
+def block_order(programs: int, number: int) -> list[int]:
+    """In which order block `number`, from 0, calls so many programs, each twice.
+
+    The second half mirrors the first, so that drift cancels between any two. What goes first is slower: each goes first in one
+    of `programs` blocks, program 0 in the very first. Every second block is the reverse of the one before in which program of
+    any two is the outer one.
+    """
+    step = -1 if number % 2 else 1
+    half = [(step * i - number) % programs for i in range(programs)]
+    return half + half[::-1]
+
+
 @dataclass(frozen=True, slots=True)
 class NoiseBand:
     """Half-width of the same-against-same band by duration: (µs, |log ratio|) in ascending order of time."""
@@ -61,7 +79,7 @@ class NoiseBand:
 
 
 def calls_per_block(us: float) -> int:
-    """How often a block repeats its four calls: short programs need repeats, given the clock's resolution."""
+    """How often a block repeats its calls: short programs need repeats, given the clock's resolution."""
     return 1 if us >= STEADY_US else 2 if us >= SHAKY_US else 4
 
 
@@ -70,31 +88,39 @@ def far_slower(baseline_us: Sequence[float], candidate_us: Sequence[float]) -> b
     return min(candidate_us) > FAR * max(baseline_us)
 
 
-def sample_blocks(measured: Callable[[int, int], list[Block]], noise: NoiseBand, first: Block) -> list[Block]:
-    """Blocks until the answer is certain: two that agree if the difference is clear (one for long programs), else 5 to 15, all
-    15 where they are far apart.
+class Sampling:
+    """The blocks of one candidate and one baseline, and how many more are needed until the answer is certain.
 
-    `measured(n, calls)` gives n further blocks, each repeating its four calls `calls` times; asking for several at once keeps
-    the GPU busy. `first` warmed up both programs; it counts only if blocks need no repeats.
+    Two that agree if the difference is clear (one for long programs), else 5 to 15, all 15 where they are far apart; one if the
+    candidate is far slower.
     """
-    blocks = [first]
-    us = shorter_us(blocks)
-    calls = calls_per_block(us)
-    if calls > 1:
-        blocks = []
-    if us < LONG_US:
-        blocks += measured(2 - len(blocks), calls)
-    sure = SURE_BLOCKS if us < LONG_US else SURE_LONG_BLOCKS
-    while len(blocks) < MOST_BLOCKS:
-        logs, band = _logs(blocks), noise.at(shorter_us(blocks))
+
+    def __init__(self, noise: NoiseBand, baseline_us: Sequence[float], candidate_us: Sequence[float]):
+        """The times are of the first block's calls. It warmed up both programs, and counts only if blocks need no repeats."""
+        self._noise = noise
+        first = block_of(baseline_us, candidate_us)
+        us = shorter_us([first])
+        self.calls = calls_per_block(us)
+        """How often each further block repeats its calls."""
+        self._least, self._sure = (2, SURE_BLOCKS) if us < LONG_US else (1, SURE_LONG_BLOCKS)
+        self._far = far_slower(baseline_us, candidate_us)
+        self.blocks = [first] if self.calls == 1 or self._far else []
+
+    def wanted(self) -> int:
+        """How many more blocks; 0 if the answer is certain. Asking for several at once keeps the GPU busy."""
+        count = len(self.blocks)
+        if self._far or count >= MOST_BLOCKS:
+            return 0
+        if count < self._least:
+            return self._least - count
+        logs, band = _logs(self.blocks), self._noise.at(shorter_us(self.blocks))
         clear = max(CLEAR, 5 * band)
         agree = max(logs) - min(logs) < clear  # one call in a thousand is far too long
         if agree and (max(logs) < -clear or min(logs) > clear):
-            break
-        if len(blocks) >= sure and _decided(logs, band) and _width(logs) < clear:
-            break
-        blocks += measured(max(2, sure - len(blocks)), calls)
-    return blocks
+            return 0
+        if count >= self._sure and _decided(logs, band) and _width(logs) < clear:
+            return 0
+        return max(2, self._sure - count)
 
 
 def shorter_us(blocks: Sequence[Block]) -> float:

@@ -128,7 +128,7 @@ class MadeUpGpu:
         """How often everything kept was dropped."""
         self.spoilt: set[int] = set()
         """Draws whose inputs are found to be written to."""
-        self.timed: list[Any] = []
+        self.timed: list[dict[str, Any]] = []
         """Baselines, as they are timed."""
         self.alive: WeakSet[Any] = WeakSet()
         self.runner: Callable[[Any], Any] = lambda inputs: Watched(self.log)
@@ -179,7 +179,7 @@ class MadeUpGpu:
             nbytes=10, shared="memory", reserve=lambda nbytes, spare: None, clear=lambda: None, put=lambda y: None
         )
         stopwatch = SimpleNamespace(
-            compare=lambda baseline, *_: gpu.timed.append(baseline) or [], compare_at_length=at_length, nbytes=0
+            compare=lambda baselines, *_: gpu.timed.append(baselines) or {}, compare_at_length=at_length, nbytes=0
         )
         event = SimpleNamespace(record=lambda: None, synchronize=lambda: None, elapsed_time=lambda other: 1.0)
         ours = {
@@ -200,6 +200,8 @@ class MadeUpGpu:
             "memory_reserved": lambda: gpu.reserved,
             "empty_cache": lambda: gpu.log.append("give back"),
             "reset_peak_memory_stats": lambda: None,
+            "max_memory_allocated": lambda: 0,
+            "max_memory_reserved": lambda: 0,
             "Event": lambda **_: event,
         }
         for name, stand_in in ours.items():
@@ -312,14 +314,21 @@ def test_a_baseline_computes_on_nothing_that_is_judged(gpu: MadeUpGpu) -> None:
 
     gpu.replay.time_candidate(["eager"], NoiseBand(((1.0, 0.01),)))
     gpu.log.clear()
-    gpu.timed[0].before()
-    gpu.timed[0].run()
+    gpu.timed[0]["eager"].before()
+    gpu.timed[0]["eager"].run()
     assert gpu.log == ["fresh", "replay"]
     job.at_length = True
     measured = gpu.replay.time_candidate(["eager"], NoiseBand(((1.0, 0.3),)))
     assert (len(gpu.timed), measured.alike) == (1, [(2.0, 2.0)])
     found = measured.timing("a GPU", NoiseBand(((1.0, 0.3),)))
     assert found.noise == NOISE_FLOOR, "the band of the timing itself, not the one that was calibrated"
+
+
+def test_all_baselines_are_timed_together(gpu: MadeUpGpu) -> None:
+    gpu.begins("a", draws=[Draw(FULL, "mixed", 1)])
+    gpu.replay.time_candidate(["eager", "eager again"], NoiseBand(((1.0, 0.01),)))
+    assert [list(baselines) for baselines in gpu.timed] == [["eager", "eager again"]]
+    assert "time" in gpu.replay.spent().seconds
 
 
 class OneLaunch:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import combinations, product
 from types import SimpleNamespace
 
 import pytest
@@ -14,12 +16,13 @@ from kernrl.verifier.replay.stopwatch import Stopwatch, Timed
 from kernrl.verifier.replay.timing import (
     Block,
     NoiseBand,
+    Sampling,
+    block_order,
     far_slower,
     interval,
     null_quantile,
     own_noise,
     rounds_at_length,
-    sample_blocks,
     speedup,
 )
 
@@ -35,9 +38,17 @@ def clock(baseline_us: float, candidate_us: float, noise: float, seed: int):
     return blocks
 
 
+def sampled(measured: Callable[[int, int], list[Block]], first: Block, band: NoiseBand = BAND) -> list[Block]:
+    """The blocks of one pair: `measured(n, calls)` gives further ones."""
+    pair = Sampling(band, [first[0]], [first[1]])
+    while count := pair.wanted():
+        pair.blocks += measured(count, pair.calls)
+    return pair.blocks
+
+
 def judged(baseline_us: float, candidate_us: float, noise: float = 0.001, seed: int = 0, band: NoiseBand = BAND):
     measured = clock(baseline_us, candidate_us, noise, seed)
-    blocks = sample_blocks(measured, band, measured(1, 1)[0])
+    blocks = sampled(measured, measured(1, 1)[0], band)
     return speedup(blocks, band), len(blocks)
 
 
@@ -84,7 +95,7 @@ def test_a_disturbance_of_a_few_blocks_does_not_decide() -> None:
     def blocks(count: int, calls: int) -> list[Block]:
         return [next(told, (295.0, 69.0)) for _ in range(count)]
 
-    found = sample_blocks(blocks, BAND, (295.0, 69.0))
+    found = sampled(blocks, (295.0, 69.0))
     assert len(found) > 10
     assert speedup(found, BAND).value == pytest.approx(295 / 69)
 
@@ -100,12 +111,27 @@ class Clock(Stopwatch):
         return [float(program.run()) for program in order]  # pyright: ignore[reportArgumentType]
 
 
+class Noisy(Clock):
+    """Programs that take about as long as they say."""
+
+    def __init__(self, noise: float, seed: int) -> None:
+        super().__init__()
+        self.noise, self.rng = noise, random.Random(seed)
+
+    def time(self, order: Sequence[Timed]) -> list[float]:
+        return [us * self.rng.gauss(1, self.noise) for us in super().time(order)]
+
+
+def program(us: float) -> Timed:
+    return Timed(lambda: None, lambda: us)  # pyright: ignore[reportArgumentType]
+
+
 @pytest.mark.parametrize(
     ("candidate_us", "calls", "blocks"), [(1000, 4, 1), (600, 8, 2), (60, 20, 2), (40, 36, 2), (300, 20, 5)]
 )
 def test_no_more_calls_are_made_than_it_takes(candidate_us: int, calls: int, blocks: int) -> None:
-    clock, programs = Clock(), [Timed(lambda: None, lambda us=us: us) for us in (300, candidate_us)]  # pyright: ignore
-    found = clock.compare(programs[0], programs[1], BAND)
+    clock = Clock()
+    found = clock.compare({"eager": program(300.0)}, program(candidate_us), BAND)["eager"]
     assert (clock.calls, len(found)) == (calls, blocks)
     assert set(found) == {(300.0, candidate_us)}
 
@@ -118,7 +144,7 @@ def asked(us: float) -> list[tuple[int, int]]:
         found.append((count, calls))
         return [(us, us)] * count
 
-    sample_blocks(blocks, BAND, (us, us))
+    sampled(blocks, (us, us))
     return found
 
 
@@ -154,22 +180,181 @@ def test_null_quantile_is_of_absolute_values() -> None:
     assert null_quantile([-0.02, 0.01, 0.0], 1.0) == pytest.approx(0.02)
 
 
-# --- at length, beside the noise of the same moments -------------------------------------------------------------------
+# --- several baselines, which share the candidate's calls --------------------------------------------------------------
 
 
-class Noisy(Clock):
-    """Programs that take about as long as they say."""
+class Noted(Clock):
+    """Notes what is called, each time that the GPU is asked, and takes as long as `us` says of each call so far."""
 
-    def __init__(self, noise: float, seed: int) -> None:
+    def __init__(self, us: Callable[[str, int], float]) -> None:
         super().__init__()
-        self.noise, self.rng = noise, random.Random(seed)
+        self.us, self.asked = us, []
 
     def time(self, order: Sequence[Timed]) -> list[float]:
-        return [us * self.rng.gauss(1, self.noise) for us in super().time(order)]
+        names = [str(program.run()) for program in order]
+        self.asked.append("".join(name[0] for name in names))
+        before, self.calls = self.calls, self.calls + len(order)
+        return [self.us(name, before + i) for i, name in enumerate(names)]
 
 
-def program(us: float) -> Timed:
-    return Timed(lambda: None, lambda: us)  # pyright: ignore[reportArgumentType]
+def named(name: str) -> Timed:
+    return Timed(lambda: None, lambda: name)  # pyright: ignore[reportArgumentType]
+
+
+def noted(us: Callable[[str, int], float], *baselines: str) -> tuple[Noted, dict[str, list[Block]]]:
+    """What is called, by initials, and the blocks: x is the candidate."""
+    clock = Noted(us)
+    return clock, clock.compare({name: named(name) for name in baselines}, named("x"), BAND)
+
+
+def lasting(**us: float) -> Callable[[str, int], float]:
+    return lambda name, call: us[name]
+
+
+@pytest.mark.parametrize(
+    ("eager", "x", "asked"),
+    [
+        (300, 1000, ["xeex"]),
+        (300, 600, ["xeex", "exxe"]),
+        (1500, 600, ["xeex", "exxe"]),
+        (3000, 1500, ["xeex"]),
+        (60, 60, ["xeex", "exxeexxe" "xeexxeex", "exxeexxe" "xeexxeex" "exxeexxe"]),
+        (30, 60, ["xeex", "exxe" * 4 + "xeex" * 4]),
+        (300, 300, ["xeex", "exxe", "xeex" "exxe" "xeex"]),
+        (1500, 1500, ["xeex", "exxe" "xeex"]),
+    ],
+)  # fmt: skip
+def test_one_baseline_and_the_candidate_take_turns(eager: float, x: float, asked: list[str]) -> None:
+    clock, blocks = noted(lasting(eager=eager, x=x), "eager")
+    assert clock.asked == asked
+    assert set(blocks["eager"]) == {(eager, x)}
+
+
+def test_two_baselines_share_the_candidates_calls() -> None:
+    clock, blocks = noted(lasting(eager=300, compile=300, x=300), "eager", "compile")
+    assert clock.asked == ["xeccex", "cexxec", "ecxxcexceecxcxeexc"]
+    assert {name: len(found) for name, found in blocks.items()} == {"eager": 5, "compile": 5}
+    assert list(blocks) == ["eager", "compile"]
+
+
+def test_a_baseline_whose_answer_is_certain_drops_out() -> None:
+    clock, blocks = noted(lasting(eager=600, compile=300, x=300), "eager", "compile")
+    assert clock.asked == ["xeccex", "cexxec", "xccxcxxcxccx"]
+    assert blocks == {"eager": [(600, 300)] * 2, "compile": [(300, 300)] * 5}
+
+
+def test_a_candidate_far_slower_than_one_baseline_is_timed_on_against_the_other() -> None:
+    clock, blocks = noted(lasting(eager=900, compile=250, x=900), "eager", "compile")
+    assert clock.asked == ["xeccex", "exxe", "xeexexxexeex"]
+    assert blocks == {"eager": [(900, 900)] * 5, "compile": [(250, 900)]}
+    clock, blocks = noted(lasting(eager=20, compile=25, x=100), "eager", "compile")
+    assert clock.asked == ["xeccex"], "of short programs too"
+    assert blocks == {"eager": [(20, 100)], "compile": [(25, 100)]}
+
+
+def test_a_baseline_far_slower_than_the_candidate_drops_out_after_two_blocks() -> None:
+    clock, blocks = noted(lasting(eager=9000, compile=300, x=300), "eager", "compile")
+    assert clock.asked == ["xeccex", "cexxec", "xccxcxxcxccx"]
+    assert blocks["eager"] == [(9000, 300)] * 2
+
+
+def test_a_baseline_takes_part_in_as_many_repeats_as_it_needs() -> None:
+    """The candidate's time beside a baseline is of the repeats that both are in."""
+    clock, blocks = noted(lasting(eager=101, compile=60, x=100), "eager", "compile")
+    assert clock.asked[:2] == ["xeccex", "cexxeccxxc" + "xccxxccx"], "eager's first block counts, compile's does not"
+    assert blocks == {"eager": [(101, 100)] * 5, "compile": [(60, 100)] * 2}
+    _, blocks = noted(
+        lambda name, call: {"eager": 100, "compile": 60, "x": 1000 if 12 <= call < 16 else 100}[name], "eager", "compile"
+    )
+    assert blocks["eager"] == [(100, 100)] * 5
+    assert blocks["compile"][0] == (60, 550), "the mean of four calls, of which two are in no block of eager's"
+
+
+def test_no_baseline_needs_no_call() -> None:
+    clock, blocks = noted(lasting())
+    assert (clock.calls, blocks) == (0, {})
+
+
+@pytest.mark.parametrize("programs", [2, 3, 4, 5])
+def test_every_program_goes_first_equally_often_and_no_pairs_order_is_favoured(programs: int) -> None:
+    orders = [block_order(programs, number) for number in range(2 * programs)]
+    assert orders[0] == [*range(programs), *reversed(range(programs))]
+    assert Counter(order[0] for order in orders[:programs]) == dict.fromkeys(range(programs), 1)
+    for one, two in combinations(range(programs), 2):
+        outer = [order.index(one) < order.index(two) for order in orders]
+        assert all(earlier != later for earlier, later in zip(outer[::2], outer[1::2], strict=True))
+
+
+DRIFTS = {
+    "linear": lambda call: 1 + 1e-3 * call,
+    "falling": lambda call: 1 - 1e-3 * call,
+    "geometric": lambda call: 1.001**call,
+}
+
+
+@pytest.mark.parametrize("drift", DRIFTS)
+@pytest.mark.parametrize("us", [30.0, 60.0, 300.0, 1500.0])
+def test_drift_cancels_between_the_candidate_and_every_baseline(us: float, drift: str) -> None:
+    """Within every block, not only on average, while everything changes by 0.1 % from call to call."""
+    own = {"eager": 1.02 * us, "compile": 0.98 * us, "max-autotune": us, "x": us}
+    for names in (["eager"], ["eager", "compile"], ["eager", "compile", "max-autotune"]):
+        clock, blocks = noted(lambda name, call: own[name] * DRIFTS[drift](call), *names)
+        assert clock.calls > 4
+        for name in names:
+            assert len(blocks[name]) >= 3
+            for other, mine in blocks[name]:
+                assert other / mine == pytest.approx(own[name] / us, rel=1e-9 if drift != "geometric" else 3e-5)
+
+
+class Drifting(Noisy):
+    """Noise of single calls, which become slower, and of which the first of each round is slower still."""
+
+    def time(self, order: Sequence[Timed]) -> list[float]:
+        before = self.calls
+        us = [us * (1 + 2e-4 * (before + i)) for i, us in enumerate(super().time(order))]
+        return [us[0] * 1.02, *us[1:]]
+
+
+def calibrated(us: float, noise: float) -> NoiseBand:
+    """As `Stopwatch.null` and its caller do it: always with one baseline."""
+    blocks = [Drifting(noise, -1 - i).compare({"": program(us)}, program(us), NoiseBand(((1.0, 0.0),)))[""] for i in range(200)]
+    return NoiseBand(((1.0, null_quantile([timing.median_log(found) for found in blocks])),))
+
+
+@pytest.mark.parametrize(
+    ("us", "noise"),
+    [(300.0, 0.008), pytest.param(40.0, 0.03, marks=pytest.mark.slow), pytest.param(1500.0, 0.008, marks=pytest.mark.slow)],
+)
+def test_baselines_that_share_calls_are_told_apart_as_well_as_alone(us: float, noise: float) -> None:
+    band, runs = calibrated(us, noise), 300
+
+    def seen(candidate_us: float) -> list[int]:
+        """How often eager and compile, which take `us`, are found significantly different."""
+        found = Counter()
+        for seed in range(runs):
+            others = {"eager": program(us), "compile": program(us)}
+            for name, blocks in Drifting(noise, seed).compare(others, program(candidate_us), band).items():
+                speed = speedup(blocks, band)
+                found[name] += speed.significant and (candidate_us == us or speed.high < 1)
+        return [found["eager"], found["compile"]]
+
+    assert max(seen(us)) <= runs // 100, "the same against the same"
+    assert min(seen(1.05 * us)) >= 0.95 * runs
+
+
+@pytest.mark.parametrize("x", [20.0, 40.0, 60.0, 100.0, 500.0, 1500.0, 5000.0])
+def test_two_baselines_take_fewer_calls_than_one_after_the_other(x: float) -> None:
+    for eager, compiled in product((0.2, 0.5, 0.6, 1.0, 1.02, 1.3, 3.0), repeat=2):
+        us = lasting(eager=eager * x, compile=compiled * x, x=x)
+        joint, blocks = noted(us, "eager", "compile")
+        alone = [noted(us, name) for name in ("eager", "compile")]
+        assert blocks == {name: found for _, each in alone for name, found in each.items()}
+        calls, (one, other) = Counter("".join(joint.asked)), (Counter("".join(clock.asked)) for clock, _ in alone)
+        assert (calls["e"], calls["c"]) == (one["e"], other["c"])
+        assert max(one["x"], other["x"]) <= calls["x"] < one["x"] + other["x"]
+
+
+# --- at length, beside the noise of the same moments -------------------------------------------------------------------
 
 
 def at_length(clock: Clock, candidate_us: float, *others_us: float):
