@@ -8,11 +8,12 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 from support import TESTS, suite
-from support.gpu_processes import gpu_processes
+from support.gpu_processes import children, gpu_processes
 
 from kernrl.config import VerifierConfig
 from kernrl.tasks.task import Task
@@ -55,6 +56,25 @@ def test_torch_compile_is_a_baseline() -> None:
     assert verdict.timing
     assert set(verdict.timing.speedups_x) == {"eager", "compile"}
     assert verdict.timing.speedups_x["compile"].value < verdict.timing.speedups_x["eager"].value
+
+
+def test_compiled_baselines_have_a_fork_server_that_holds_no_gpu() -> None:
+    """It has imported Inductor, which may ask for the GPU: its forks would have none."""
+    with HardenedVerifier(VerifierConfig(cache=False, baseline=("eager", "compile"))) as both:
+        verdict = both.verify(TASK, GOOD)
+        assert verdict.status is Status.CORRECT, verdict.reason
+        gpu = both.evaluator.gpus[0]
+        assert isinstance(gpu, GpuClient)
+        assert gpu.pid
+        [server] = children(gpu.pid)
+        assert '"ahead"' in Path(f"/proc/{server}/cmdline").read_text(), "it has not had to start again"
+        assert "/dev/nvidia-uvm" not in opened(server)
+        assert sum("/dev/nvidia-uvm" in opened(worker) for worker in children(server)) >= 2, "replay and judge"
+
+
+def opened(pid: int) -> set[str]:
+    """What a process has open: CUDA's driver has `/dev/nvidia-uvm`, NVML has not."""
+    return {os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink()}
 
 
 def kernel(body: str) -> str:

@@ -22,7 +22,8 @@ class MadeUpGpu:
     def __init__(self, device: str, *, noise: Any = None, **settings: Any):
         if settings.get("broken"):
             raise InfrastructureError("the GPU is not well")
-        self.gpu_info = {"gpu": "made up", "device": device, "pid": str(os.getpid())}
+        compiled = str(settings["forked_for"]["compiled"])
+        self.gpu_info = {"gpu": "made up", "device": device, "pid": str(os.getpid()), "compiled": compiled}
         self.noise = noise or "measured"
         self._released = threading.Event()
 
@@ -57,4 +58,4 @@ class MadeUpService(GpuService):
 def main(sock: socket.socket, settings: dict[str, Any]) -> None:
     """As the real one, but nothing is forked."""
     channel = ObjectChannel(sock)
-    serve(channel, MadeUpService(worker_fork_server(), channel.recv()))
+    serve(channel, MadeUpService(worker_fork_server(**settings), channel.recv() | {"forked_for": settings}))

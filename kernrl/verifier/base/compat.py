@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import inspect
+import os
 import re
 import tempfile
 import types
@@ -36,12 +37,15 @@ __all__ = [
     "GPUTarget",
     "Specialised",
     "answer_generated_code",
+    "asking_nvml",
     "before_gpu_benchmarks",
     "called_directly",
     "check_globals",
     "entry",
     "excerpts",
+    "forks_cannot_use_cuda",
     "hash_libraries",
+    "hash_versions",
     "inductor_backend",
     "link_excerpts",
     "lower",
@@ -76,6 +80,37 @@ def inductor_backend(mode: str | None) -> Any:
     import torch
 
     return torch._TorchCompileInductorWrapper(mode, None, False)
+
+
+@contextlib.contextmanager
+def asking_nvml() -> Iterator[None]:
+    """Within, torch asks NVML whether there are GPUs, if that works: forks of a process that has asked CUDA cannot use it."""
+    name = "PYTORCH_NVML_BASED_CUDA_CHECK"
+    before = os.environ.get(name)
+    os.environ[name] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
+
+
+def forks_cannot_use_cuda() -> bool:
+    """In a fork: whether torch refuses to use CUDA here, since the process that was forked had used it."""
+    import torch
+
+    return torch.cuda._is_in_bad_fork()
+
+
+def hash_versions() -> None:
+    """Have Inductor find the hashes of torch and of Triton that its caches' keys hold, which reads all of both."""
+    from torch._inductor.codecache import torch_key
+    from torch._inductor.runtime.triton_compat import triton_key
+
+    torch_key()
+    triton_key()
 
 
 def set_allocator(settings: str) -> None:

@@ -7,6 +7,7 @@ of the error.
 from __future__ import annotations
 
 import ctypes
+import os
 from functools import cache
 from typing import Any
 
@@ -16,7 +17,7 @@ _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _DEFAULT_SHARED_BYTES = 48 << 10
 _LAZY_PEER_ACCESS = 1  # CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
 _CLUSTER_DIMENSION, _COOPERATIVE = 4, 2  # CUlaunchAttributeID
-_OUT_OF_MEMORY = 2  # CUresult
+_OUT_OF_MEMORY, _NOT_INITIALIZED = 2, 3  # CUresult
 _PERSISTING_L2_LIMIT = 6  # CU_LIMIT_PERSISTING_L2_CACHE_SIZE
 
 LEAST_GRANTED_BYTES = 1 << 30
@@ -190,6 +191,15 @@ def version() -> str:
     number = ctypes.c_int()
     check(_library().cuDriverGetVersion(ctypes.byref(number)), "driver version")
     return f"{number.value // 1000}.{number.value % 1000 // 10}"
+
+
+def initialised() -> bool:
+    """Whether anything has initialised the driver in this process. Does not initialise it."""
+    try:
+        loaded = ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOLOAD)
+    except OSError:
+        return False
+    return loaded.cuDeviceGetCount(ctypes.byref(ctypes.c_int())) != _NOT_INITIALIZED
 
 
 def works() -> bool:

@@ -101,8 +101,8 @@ class Gpu(CalibratedGpu):
         self._first_task: str | None = None
         self._all_started = False
         """Whether a second task has come, and all lanes start."""
-        self._at_hand = 0
-        """Candidates that have or wait for a lane."""
+        self._uncompiled = 0
+        """Candidates that have or wait for a lane, and for no baseline that is compiled."""
         self._closed = False
         self.restarts = 0
         """How often a lane got new processes because one was lost."""
@@ -136,10 +136,11 @@ class Gpu(CalibratedGpu):
         if need.sure > self.memory.total_bytes:
             found = _too_large(need, max(job.temporary_bytes.values()), self.memory.total_bytes)
             return Outcome(Stage.CORRECTNESS, found, memory=_record(need))
-        compiled = self.preparers.compile(job, baselines, task_key) if FULL in job.plans else 0.0
+        compiles = FULL in job.plans and any(name in MODES for name in baselines)
+        compiled = self.preparers.compile(job, baselines, task_key) if compiles else 0.0
         costly = not is_small(job) or any(name in MODES for name in baselines)
         with self._starting:
-            self._at_hand += 1
+            self._uncompiled += not compiles
         try:
             _ = self.noise  # before a lane is assigned: calibration uses the first one
             with self.scheduler.worker(task_key, costly=costly) as lane, lane.mutex:
@@ -154,7 +155,7 @@ class Gpu(CalibratedGpu):
                     lane.doing = ""
         finally:
             with self._starting:
-                self._at_hand -= 1
+                self._uncompiled -= not compiles
             self.memory.wake()  # the lane may be free now
         waited = max(0.0, began - begun - compiled)
         outcome.seconds["gpu_queue"] = waited + outcome.seconds.get("gpu_queue", 0.0)
@@ -179,10 +180,11 @@ class Gpu(CalibratedGpu):
         self._make_ready_for_compiled(lane)
 
     def _make_ready_for_compiled(self, lane: Lane) -> None:
-        """Have a lane import Inductor while the first baselines are compiled, unless a candidate is there that waits for none.
-        Others may time meanwhile. Errors surface to the lane's next user."""
+        """Have a lane make ready for Inductor while the first baselines are compiled, unless a candidate is there that waits
+        for none of them; any other would wait for this anyway. Others may time meanwhile. Errors surface to the lane's next
+        user."""
         with contextlib.suppress(InfrastructureError), lane.mutex:
-            if self._compiles and not self._at_hand:
+            if self._compiles and not self._uncompiled:
                 lane.warm_up()
 
     def doing(self) -> str:

@@ -26,7 +26,9 @@ class GpuClient(CalibratedGpu):
     def __init__(self, device: str, **settings: Any):
         """`settings` are `Gpu`'s. Raises InfrastructureError when the GPU cannot be used."""
         self._settings = settings | {"device": device}
-        self._process: MultiplexedClient[GpuService] = MultiplexedClient("the GPU process", PROCESS, self._first)
+        self._process: MultiplexedClient[GpuService] = MultiplexedClient(
+            "the GPU process", PROCESS, self._first, {"compiled": settings.get("compilers", 0) > 0}
+        )
         self._lock, self._numbers = threading.Lock(), itertools.count()
         self._seeds, self._load = Seeds(), 0
         self._noise: NoiseBand | None = None

@@ -33,18 +33,24 @@ _WORKER_MODULES = (
     "kernrl.verifier.replay.replay_server", "kernrl.verifier.judge.judge_server", "kernrl.verifier.replay.task_preparer",
 )  # fmt: skip
 
+_COMPILER = "kernrl.verifier.replay.compiled_reference:import_compiler"
 
-def worker_fork_server() -> ForkServer:
-    """The fork server of a GPU's replay and judge processes, and of those that prepare tasks."""
-    # without Inductor: it asks for the GPU while it is imported (torch 2.11), and after that no child could use one
-    return ForkServer("the GPU's fork server", "kernrl.verifier.rpc.worker", {"modules": _WORKER_MODULES})
+
+def worker_fork_server(*, compiled: bool) -> ForkServer:
+    """The fork server of a GPU's replay and judge processes, and of those that prepare tasks. `compiled`: whether baselines
+    will be compiled, for which a dozen of them need Inductor."""
+    settings: dict[str, Any] = {"modules": _WORKER_MODULES}
+    if compiled:  # ahead of the others, since Inductor asks for the GPU while it is imported (torch 2.11)
+        settings["ahead"] = [_COMPILER]
+    return ForkServer("the GPU's fork server", "kernrl.verifier.rpc.worker", settings)
 
 
 def main(sock: socket.socket, settings: dict[str, Any]) -> None:
-    """Entry of the process: the first message is the keyword arguments of `Gpu`; calls of `GpuService` follow."""
+    """Entry of the process. `settings`: those of `worker_fork_server`. The first message is the keyword arguments of `Gpu`;
+    calls of `GpuService` follow."""
     ignore_interrupts()
     show_stacks_on_request()
-    channel, workers = ObjectChannel(sock), worker_fork_server()
+    channel, workers = ObjectChannel(sock), worker_fork_server(**settings)
     workers.start(wait=False)  # imports torch while this process does
     raise_priority()
     sys.setswitchinterval(SWITCH_S)

@@ -55,10 +55,11 @@ class GpuActor(Actor):
 
     def __init__(self, config: VerifierConfig, cache_dir: Path | None, redraw_parameters: bool):
         device = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+        compiled = any(name in MODES for name in config.baseline)
         self._gpu = Gpu(
-            worker_fork_server(), device, lanes=LANES, cache_dir=cache_dir, timeout_s=config.gpu_timeout_s,
+            worker_fork_server(compiled=compiled), device, lanes=LANES, cache_dir=cache_dir, timeout_s=config.gpu_timeout_s,
             redraw_parameters=redraw_parameters, memory_share=config.gpu_memory_share,
-            compilers=int(any(name in MODES for name in config.baseline)),
+            compilers=int(compiled),
         )  # fmt: skip
 
     def about(self) -> AboutGpu:

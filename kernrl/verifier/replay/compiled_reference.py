@@ -3,22 +3,45 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
-from kernrl.verifier.base.compat import before_gpu_benchmarks, inductor_backend
+from kernrl.verifier.base.compat import before_gpu_benchmarks, hash_versions, inductor_backend
 
 MODES: dict[str, str | None] = {"compile": None, "max-autotune": "max-autotune-no-cudagraphs"}
 """Baseline → mode of `torch.compile`; every baseline is captured as a CUDA graph."""
 
 
+_COMPILER = (
+    "torch._inductor.compile_fx",
+    *(f"torch._inductor.fx_passes.{name}" for name in ("fuse_attention", "mkldnn_fusion", "pad_mm", "quantization")),
+    *(f"torch._inductor.codegen.{name}" for name in ("cuda_combined_scheduling", "memory_planning")),
+    "torch._inductor.compiler_bisector",
+    "torch.distributed.tensor.experimental",
+    "sympy.combinatorics",
+)
+"""What the first compilation imports; a release of torch may lack some of it."""
+
+
+def import_compiler() -> None:
+    """Have this process import Inductor and find what its caches' keys hold of versions, so that its forks need not: a second
+    or two. Uses no GPU, but importing asks whether there is one."""
+    with contextlib.suppress(Exception):  # where Inductor does not work, a baseline says why
+        for name in _COMPILER:
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name)
+        hash_versions()
+
+
 def warm_up(device: str = "cuda") -> None:
-    """Have this process import and build what Inductor needs at its first compilation, which takes seconds."""
+    """Have this process import, unless it has, and build what Inductor needs at its first compilation."""
     with contextlib.suppress(Exception), torch.no_grad():  # where Inductor does not work, a baseline says why
-        CompiledReference(nn.ReLU(), "compile").compile([torch.zeros(32, device=device)])
+        # empty, since a kernel that fills it would disturb what others time
+        CompiledReference(nn.ReLU(), "compile").compile([torch.empty(32, device=device)])
     torch.compiler.reset()
 
 

@@ -32,14 +32,15 @@ class MultiplexedClient(Generic[S]):
     When the process dies, the calls under way fail, and the next call starts another.
     """
 
-    def __init__(self, name: str, module: str, first: Callable[[], Any]) -> None:
+    def __init__(self, name: str, module: str, first: Callable[[], Any], settings: dict[str, Any]) -> None:
         """
         Args:
             name: what messages call the process.
             module: its `main(socket, settings)` ends in `serve_concurrently`.
             first: gives the first message to each process.
+            settings: JSON, for what a process begins before it reads that message.
         """
-        self._name, self._module, self._first = name, module, first
+        self._name, self._module, self._first, self._settings = name, module, first, settings
         self._lock, self._numbers = threading.Lock(), itertools.count()
         self._channel: ObjectChannel | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -72,7 +73,7 @@ class MultiplexedClient(Generic[S]):
 
     def _running(self) -> ObjectChannel:
         if self._channel is None:
-            self._process, sock = spawn(self._module, {})
+            self._process, sock = spawn(self._module, self._settings)
             self._channel = ObjectChannel(sock)
             threading.Thread(target=self._listen, args=(self._channel, self._process), daemon=True).start()
             self._channel.send(self._first())

@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from kernrl.signals import INTERRUPTS, blocked_interrupts
 
@@ -41,15 +41,26 @@ def spawn(
         log: descriptor that its stdout and stderr go to; ours when None.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, kind)
-    path = [os.path.abspath(p) for p in sys.path]
-    config = {"module": module, "settings": settings, "socket": theirs.fileno(), "path": path}
-    # -P: a file json.py in the working folder is not ours
-    command = [sys.executable, "-P", "-c", _BOOT, json.dumps(config)]
+    command = _command(module, settings, theirs)
     with theirs, blocked_interrupts():  # until it ignores them itself
         process = subprocess.Popen(
             command, env=env, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=log, stderr=log
         )
     return process, ours
+
+
+def _command(module: str, settings: dict[str, Any], sock: socket.socket) -> list[str]:
+    path = [os.path.abspath(p) for p in sys.path]
+    config = {"module": module, "settings": settings, "socket": sock.fileno(), "path": path}
+    # -P: a file json.py in the working folder is not ours
+    return [sys.executable, "-P", "-c", _BOOT, json.dumps(config)]
+
+
+def start_again(module: str, settings: dict[str, Any], sock: socket.socket) -> NoReturn:
+    """Become a new process, of the same id, that runs `main(socket, settings)` of a module."""
+    sock.set_inheritable(True)
+    command = _command(module, settings, sock)
+    os.execv(command[0], command)
 
 
 def dotted(thing: Any) -> str:

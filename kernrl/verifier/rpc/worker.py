@@ -7,6 +7,7 @@ the client names; every public method of it is a call. Candidates reach such a p
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import socket
 from collections.abc import Sequence
@@ -15,10 +16,21 @@ from typing import Any, Protocol
 
 import torch
 
+from kernrl.verifier.base import cuda_driver
+from kernrl.verifier.base.compat import asking_nvml, forks_cannot_use_cuda
 from kernrl.verifier.rpc.answers import OutOfMemory, answer_to, lacks_memory
 from kernrl.verifier.rpc.fork_loop import freeze_memory, serve_forks
 from kernrl.verifier.rpc.frames import ObjectChannel
-from kernrl.verifier.rpc.processes import die_with_parent, ignore_interrupts, raise_priority, resolve, show_stacks_on_request
+from kernrl.verifier.rpc.processes import (
+    die_with_parent,
+    ignore_interrupts,
+    raise_priority,
+    resolve,
+    show_stacks_on_request,
+    start_again,
+)
+
+log = logging.getLogger(__name__)
 
 
 class Server(Protocol):
@@ -32,15 +44,32 @@ class Server(Protocol):
 def main(control: socket.socket, settings: dict[str, Any]) -> None:
     """Entry of the fork server. `settings`: `modules` to import, and functions without arguments to call, `warm_up`.
 
-    Neither may initialise CUDA where workers use it: a fork cannot go on using it.
+    Neither may initialise CUDA where workers use it: a fork cannot go on using it. Functions that might, for what workers would
+    otherwise each do for themselves, are those of `ahead`: where they did, the server starts again without them.
     """
     ignore_interrupts()
     for module in settings.get("modules", ()):
         importlib.import_module(module)
     for name in settings.get("warm_up", ()):
         resolve(name)()
+    if ahead := settings.get("ahead"):
+        with asking_nvml():
+            for name in ahead:
+                resolve(name)()
+        if _has_used_cuda():
+            log.warning("a fork server starts again, without %s: it used the GPU, which no fork could then", ", ".join(ahead))
+            start_again(__name__, {key: value for key, value in settings.items() if key != "ahead"}, control)
     freeze_memory()
     serve_forks(control, Worker)
+
+
+def _has_used_cuda() -> bool:
+    """Whether CUDA was initialised here, or torch believes so, and refuses it to forks. Finding out initialises nothing."""
+    if torch.cuda.is_initialized() or cuda_driver.initialised():
+        return True
+    if not (pid := os.fork()):
+        os._exit(forks_cannot_use_cuda())
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != 0
 
 
 class Worker:

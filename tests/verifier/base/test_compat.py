@@ -1,6 +1,7 @@
 """Every private name of torch and triton the verifier uses: when a release moves one, the test that breaks here names it."""
 
 import importlib.metadata
+import os
 import re
 import sys
 
@@ -246,3 +247,27 @@ def test_norms_and_softmax_can_be_taken_apart():
     assert torch.allclose(apart, torch.softmax(x, -1))
     for name in ("native_layer_norm", "native_group_norm", "native_batch_norm", "_log_softmax"):
         assert getattr(aten, name).default in parts
+
+
+def test_torch_can_ask_nvml_for_gpus(monkeypatch: pytest.MonkeyPatch):
+    name = "PYTORCH_NVML_BASED_CUDA_CHECK"
+    monkeypatch.delenv(name, raising=False)
+    with compat.asking_nvml():
+        assert torch.cuda._nvml_based_avail()
+    assert not torch.cuda._nvml_based_avail()
+    monkeypatch.setenv(name, "0")
+    with compat.asking_nvml():
+        assert torch.cuda._nvml_based_avail()
+    assert os.environ[name] == "0"
+    assert not compat.forks_cannot_use_cuda()
+
+
+@pytest.mark.slow
+def test_versions_are_hashed_once(monkeypatch: pytest.MonkeyPatch):
+    from torch._inductor import codecache
+    from torch._inductor.runtime import triton_compat
+
+    compat.hash_versions()
+    monkeypatch.setattr("builtins.open", None)
+    assert codecache.torch_key()
+    assert triton_compat.triton_key()

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from kernrl.errors import InfrastructureError, UsageError
-from kernrl.verifier.pool import gpu_client
+from kernrl.verifier.pool import gpu_client, gpu_process
 from kernrl.verifier.pool.gpu_client import GpuClient
+from kernrl.verifier.replay.compiled_reference import import_compiler
 from kernrl.verifier.rpc.answers import Failed, OutOfMemory
+from kernrl.verifier.rpc.processes import resolve
 
 
 @pytest.fixture
@@ -109,3 +111,19 @@ def test_closing_ends_the_process_and_fails_the_calls_under_way(make: Callable[.
         os.kill(process, 0)
     with pytest.raises(InfrastructureError, match="closed"):
         ask(gpu, "again")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("compilers", [0, 2])
+def test_the_process_knows_from_the_start_whether_baselines_are_compiled(
+    make: Callable[..., GpuClient], compilers: int
+) -> None:
+    assert make(compilers=compilers).gpu_info["compiled"] == str(compilers > 0)
+
+
+def test_inductor_is_imported_ahead_only_where_baselines_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_process, "ForkServer", lambda name, module, settings: settings)
+    eager, compiled = (gpu_process.worker_fork_server(compiled=compiled) for compiled in (False, True))
+    assert "ahead" not in eager  # pyright: ignore[reportOperatorIssue]
+    [name] = compiled["ahead"]  # pyright: ignore[reportIndexIssue]
+    assert resolve(name) is import_compiler

@@ -61,7 +61,7 @@ class FakeForkServer:
         return [process for process in self.started if "preparer" not in process.args]  # pyright: ignore
 
     def let_compilers_end(self) -> None:
-        """Those that compile until they may end."""
+        """Those that compile, or stay in a lane, until they may end."""
         Path(f"{self.log}.may_end").touch()
 
     def events(self, role: str) -> list[str]:
@@ -450,6 +450,26 @@ def test_lanes_import_inductor_while_the_first_baseline_is_compiled(gpu: Gpu, fo
         assert "begins begin" not in forks.events("replay")
         forks.let_compilers_end()
         assert_right(outcome.result())
+
+
+@pytest.mark.slow
+def test_lanes_make_ready_for_compiled_baselines_beside_candidates_that_need_them(gpu: Gpu, forks: FakeForkServer) -> None:
+    both = ["eager", "compile"]
+    with ThreadPoolExecutor(2) as pool:
+        asked = [pool.submit(gpu.run, job("stays in its lane until it may end"), both, "task")]
+        try:
+            while "begins prepare" not in forks.events("replay"):
+                time.sleep(0.02)
+            asked.append(pool.submit(gpu.run, job("right"), both, "another"))  # for which the other lane starts
+            for _ in range(1500):
+                if forks.events("replay").count("ends warm_up") == 2:
+                    break
+                time.sleep(0.02)
+            assert forks.events("replay").count("ends warm_up") == 2, "one replay process in each lane"
+        finally:
+            forks.let_compilers_end()
+        for one in asked:
+            assert_right(one.result())
 
 
 @pytest.mark.slow

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import weakref
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -113,3 +116,22 @@ def test_warming_up_leaves_nothing_compiled(log: list[str]) -> None:
     with torch.no_grad():
         assert CompiledReference(nn.ReLU(), "compile")(torch.ones(32)).sum() == 32
     assert log == ["compile", "compile", "run"]
+
+
+IMPORTS = """
+import os, sys
+from kernrl.verifier.replay.compiled_reference import import_compiler
+import_compiler()
+print(all(f"torch._inductor.{name}" in sys.modules for name in ("compile_fx", "fx_passes.fuse_attention", "fx_passes.pad_mm")))
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = sys.argv[1]
+from torch._inductor.runtime.cache_dir_utils import cache_dir
+print(cache_dir())
+"""
+
+
+@pytest.mark.slow
+def test_a_process_that_has_imported_the_compiler_still_chooses_its_cache_folder(tmp_path: Path) -> None:
+    """A worker has it from its client, after it was forked."""
+    folder = str(tmp_path / "inductor")
+    done = subprocess.run([sys.executable, "-c", IMPORTS, folder], check=True, capture_output=True, text=True)
+    assert done.stdout.splitlines() == ["True", folder]

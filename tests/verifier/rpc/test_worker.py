@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from support.work_ahead import Heir
 from support.worker_stand_in import Worker
 
 from kernrl.errors import InfrastructureError, UsageError
@@ -191,3 +192,31 @@ def test_a_worker_ends_when_its_client_goes(forks: ForkServer) -> None:
     pid = worker.pid
     del worker  # and with it the socket
     assert comes(lambda: gone(pid))
+
+
+def of_ahead(name: str, capfd: pytest.CaptureFixture[str]) -> tuple[list[str], bool, str]:
+    """What a worker finds of a function that its fork server calls ahead, and what the server has said."""
+    settings = {"modules": ["support.work_ahead"], "ahead": [f"support.work_ahead:{name}"]}
+    forks = ForkServer("the fork server", "kernrl.verifier.rpc.worker", settings)
+    worker = Client(forks, Heir, {}, name="heir")
+    try:
+        found = worker.ask(Heir.found, 60)
+        assert parent(worker.pid) == forks.pid
+    finally:
+        worker.kill()
+        forks.close()
+    return *found, capfd.readouterr().err
+
+
+def test_what_is_done_ahead_is_there_in_every_worker(capfd: pytest.CaptureFixture[str]) -> None:
+    assert of_ahead("use_no_gpu", capfd) == (["1"], False, "")
+
+
+@pytest.mark.parametrize("name", ["use_gpu", "spoil_forks"])
+def test_a_fork_server_that_has_used_the_gpu_ahead_starts_again_without(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """Its forks could not use CUDA."""
+    done, _, said = of_ahead(name, capfd)
+    assert done == []
+    assert said.splitlines() == [
+        f"a fork server starts again, without support.work_ahead:{name}: it used the GPU, which no fork could then"
+    ]
