@@ -5,11 +5,12 @@
     python scripts/plot_sizes.py sizes.json                                             # a chart of it
     python scripts/bench_real_sizes.py --out dry.json --device cpu --tasks 1 --least 0 --most 0.01 --styles 1
 
-Four phases: `eager` and `eager,compile`, each cold (a new cache folder) and warm (the same folder, other candidates). A task's
-candidates are its worked styles, repeated with another comment until there are `--styles`, so that none is judged twice. All
-of them are right: any other verdict is listed. `--out` keeps every verdict and the summary as they come, and a second call goes
-on where the first ended. The phases share `--seconds`; what has not ended `--grace` seconds later is shown, with the stack of
-every thread that waits for it, and given up. Ctrl-C (`timeout -s INT`) writes and prints what is known, and ends at once.
+The tasks are those of a folder, with `--generated` ones among them. Four phases: `eager` and `eager,compile`, each cold (a new
+cache folder) and warm (the same folder, other candidates). A task's candidates are its worked styles, repeated with another
+comment until there are `--styles`, so that none is judged twice. All of them are right: any other verdict is listed. `--out`
+keeps every verdict and the summary as they come, and a second call goes on where the first ended. The phases share `--seconds`;
+what has not ended `--grace` seconds later is shown, with the stack of every thread that waits for it, and given up. Ctrl-C
+(`timeout -s INT`) writes and prints what is known, and ends at once.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any, NoReturn
@@ -67,9 +68,19 @@ Keep = Callable[[list[dict[str, Any]], list[str], float], None]
 """Told the rows of this run so far, the tasks that are done, and its seconds."""
 
 
-def sized_tasks(folder: Path, least: float, most: float, seed: int) -> Iterator[tuple[Task, float]]:
-    """Tasks that hold so many GiB when eager runs them, with that number: a folder's, then generated ones."""
-    for task in itertools.chain(load_tasks(folder).tasks, _generated(seed)):
+def chosen_tasks(folder: Path, count: int, generated: int, least: float, most: float, seed: int) -> list[tuple[Task, float]]:
+    """So many tasks that hold `least` to `most` GiB when eager runs them, with that number. Generated ones stand evenly among
+    the folder's; there are more of them where the folder has too few."""
+    of_grammar = _sized(_generated(seed, least), least, most)
+    made = list(itertools.islice(of_grammar, generated))
+    found = list(itertools.islice(_sized(load_tasks(folder).tasks, least, most), count - len(made)))
+    made += itertools.islice(of_grammar, count - len(made) - len(found))
+    placed = [((i + 0.5) / len(some), one) for some in (found, made) for i, one in enumerate(some)]
+    return [one for _, one in sorted(placed, key=lambda place: place[0])]
+
+
+def _sized(tasks: Iterable[Task], least: float, most: float) -> Iterator[tuple[Task, float]]:
+    for task in tasks:
         try:
             held = rehearse(task, InputSet(FULL), "tf32").eager_peak / GIB
         except Exception as error:  # whatever a reference does without numbers
@@ -79,11 +90,12 @@ def sized_tasks(folder: Path, least: float, most: float, seed: int) -> Iterator[
             yield task, held
 
 
-def _generated(seed: int) -> Iterator[Task]:
+def _generated(seed: int, least: float) -> Iterator[Task]:
+    """Tasks that may hold so many GiB: a Graph's tensors together rarely take less than eager holds, and adding up is quick."""
     for number in range(2000):
         rng = Random(f"sizes {seed} {number}")
         graph = sample(rng, rng.randint(3, 7))
-        if sum(v.nbytes for v in graph.values.values()) >= GIB // 2:
+        if sum(v.nbytes for v in graph.values.values()) >= 0.8 * least * GIB:
             yield Task(f"generated-{number}", write(graph, Hand.draw(rng), rng))
 
 
@@ -207,6 +219,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--source", type=Path, default=ROOT / "tests" / "foreign")
     parser.add_argument("--tasks", type=int, default=30)
+    parser.add_argument("--generated", type=int, default=6, help="how many of --tasks are generated, at most half of them")
     parser.add_argument("--styles", type=int, default=8, help="candidates of each task")
     parser.add_argument("--least", type=float, default=1.0, help="GiB that eager holds, at least")
     parser.add_argument("--most", type=float, default=8.0, help="GiB that eager holds, at most")
@@ -238,8 +251,9 @@ def main() -> None:
 def run_phases(args: argparse.Namespace, record: dict[str, Any], cache: Path, until: float) -> int:
     """Judge what is left in each phase; returns how many tasks are left after that."""
     left, begun = 0, time.monotonic()
-    found = sized_tasks(args.source, args.least, args.most, args.seed)
-    tasks = list(itertools.islice(found, args.tasks if args.seconds > 0 else 0))
+    count = args.tasks if args.seconds > 0 else 0
+    generated = min(args.generated, count // 2)
+    tasks = chosen_tasks(args.source, count, generated, args.least, args.most, args.seed) if count else []
     styles = {task.id: write_solutions(with_input_sets(task)) for task, _ in tasks}
     tasks = [(task, held) for task, held in tasks if styles[task.id]]
     print(f"{len(tasks)} tasks are ready after {time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True)

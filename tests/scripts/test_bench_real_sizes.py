@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -58,9 +59,25 @@ def test_the_steady_rate_leaves_out_the_start_and_earlier_runs(bench: ModuleType
 @pytest.mark.slow
 def test_tasks_are_chosen_by_what_they_hold(bench: ModuleType) -> None:
     folder = TESTS / "foreign"
-    task, held = next(bench.sized_tasks(folder / "climate_film_big.py", 1.0, 8.0, 0))
+    [(task, held)] = bench.chosen_tasks(folder / "climate_film_big.py", 1, 0, 1.0, 8.0, 0)
     assert task.id == "climate_film_big"
     assert held == pytest.approx(5.93, abs=0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("of_folder", "generated", "kinds"),
+    [(3, 2, "folder, generated, folder, generated, folder"), (1, 2, "generated, generated, folder, generated, generated")],
+)
+def test_generated_tasks_stand_among_those_of_the_folder(
+    bench: ModuleType, tmp_path: Path, of_folder: int, generated: int, kinds: str
+) -> None:
+    """And take the place of those that a folder lacks."""
+    for i in range(of_folder):
+        shutil.copy(TESTS / "foreign" / "hw3_problem2.py", tmp_path / f"task_{i}.py")
+    chosen = bench.chosen_tasks(tmp_path, 5, generated, 0.0, 8.0, 0)
+    assert ", ".join("generated" if task.id.startswith("generated") else "folder" for task, _ in chosen) == kinds
+    assert len({task.id for task, _ in chosen}) == 5
 
 
 @pytest.mark.usefixtures("warm")
