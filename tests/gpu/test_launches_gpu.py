@@ -187,15 +187,26 @@ def test_linear_grpo_loss_into_a_main_gradient_scales_one_gradient(kernel):
 
 
 @pytest.mark.parametrize("kernel", LINEAR)
-def test_linear_grpo_loss_in_two_chunks_rounds_the_weights_gradient_once(kernel):
+def test_linear_grpo_loss_in_two_chunks_adds_to_the_weights_gradient(kernel):
     hidden, weight, ids, advantages, logp = linear_batch(96, LINEAR[kernel])
     run = run_linear(linear_grpo_loss, hidden, weight, ids, chunk_rows=48, **with_kl(advantages, logp))
-    to_logits, first = products(hidden[:48], weight, torch.float32)
-    _, second = products(hidden[:48], weight, torch.float32, add=True)
+    to_logits, first = products(hidden[:48], weight)
+    _, second = products(hidden[:48], weight, add=True)
+    assert device_operations(run) == [
+        *to_logits, kernel, *first, *to_logits, kernel, *second, "_tokens_kernel", SCALE, SCALE
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("kernel", LINEAR)
+def test_linear_grpo_loss_in_many_chunks_rounds_the_weights_gradient_once(kernel):
+    hidden, weight, ids, advantages, logp = linear_batch(96, LINEAR[kernel])
+    run = run_linear(linear_grpo_loss, hidden, weight, ids, chunk_rows=16, **with_kl(advantages, logp))
+    to_logits, first = products(hidden[:16], weight, torch.float32)
+    _, further = products(hidden[:16], weight, torch.float32, add=True)
     total = torch.zeros(weight.shape, device="cuda")
     rounding = device_operations(lambda: total.to(weight.dtype))
     assert device_operations(run) == [
-        *to_logits, kernel, *first, *to_logits, kernel, *second, "_tokens_kernel", *rounding, SCALE, SCALE
+        *to_logits, kernel, *first, *5 * [*to_logits, kernel, *further], "_tokens_kernel", *rounding, SCALE, SCALE
     ]  # fmt: skip
 
 

@@ -85,10 +85,11 @@ class Lane:
 
         Raises InfrastructureError.
         """
-        try:
-            self.replay.ask(ReplayServer.warm_up, TRUSTED_TIMEOUT_S)
-        except (Failed, Died, TimedOut) as error:
-            raise InfrastructureError(f"Inductor cannot be imported: {error}") from None
+        with self.asking:  # another lane may want this one's memory meanwhile
+            try:
+                self.replay.ask(ReplayServer.warm_up, TRUSTED_TIMEOUT_S)
+            except (Failed, Died, TimedOut) as error:
+                raise InfrastructureError(f"Inductor cannot be imported: {error}") from None
 
     def spent(self, outcome: Outcome) -> None:
         """Note bytes at the last candidate's peak, and where its time on the GPU went, by process.

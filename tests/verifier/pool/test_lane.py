@@ -27,6 +27,7 @@ from kernrl.verifier.judge.memory_estimate import SetMemory
 from kernrl.verifier.judge.slices import Slices
 from kernrl.verifier.pool.backend import Outcome
 from kernrl.verifier.pool.gpu import Gpu
+from kernrl.verifier.pool.lane import Lane
 from kernrl.verifier.pool.task_preparers import TaskPreparers
 from kernrl.verifier.rpc.worker_client import Client
 
@@ -450,6 +451,22 @@ def test_lanes_import_inductor_while_the_first_baseline_is_compiled(gpu: Gpu, fo
         assert "begins begin" not in forks.events("replay")
         forks.let_compilers_end()
         assert_right(outcome.result())
+
+
+def test_one_thread_at_a_time_asks_a_lane_that_has_no_candidate(forks: FakeForkServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It makes ready in one thread, while the thread of another lane wants its memory."""
+    lane = Lane(forks, "0", share=False, redraw_parameters=True, timeout_s=5.0, memory_share=0.1, env={})  # pyright: ignore[reportArgumentType]
+    ask, alone = lane.replay.ask, []
+
+    def noted(method: Any, *arguments: Any) -> Any:
+        alone.append((method.__name__, lane.asking.locked()))
+        return ask(method, *arguments)
+
+    monkeypatch.setattr(lane.replay, "ask", noted)
+    lane.warm_up()
+    lane.give_back()
+    assert alone == [("warm_up", True), ("give_back", True)]
+    lane.close()
 
 
 @pytest.mark.slow
