@@ -24,6 +24,9 @@ from kernrl.verifier.base.verdict import Verdict
 
 Row = dict[str, Any]
 
+PHASES = ("generate", "verify", "update")
+"""Of a step."""
+
 
 class Replies:
     """What the models of a proof wrote for some tasks, with verdicts.
@@ -90,7 +93,7 @@ def training_figures(out: Path, names: Sequence[str]) -> Row:
     if sampled:
         attempts = sum(line["attempts"] for line in sampled)
         distinct = sum(line["attempts"] * (1 - line["duplicates"]) for line in sampled)
-        phases = {p: sum(line["seconds"].get(p, 0.0) for line in sampled) / total for p in ("generate", "verify", "update")}
+        phases = {p: sum(line["seconds"].get(p, 0.0) for line in sampled) / total for p in PHASES}
         figures |= {"attempts": attempts / len(names), "attempts_per_s": attempts / total, "distinct_per_s": distinct / total}
         figures |= {"share_of_time": phases | {"rest": 1 - sum(phases.values())}}
     return figures
@@ -282,4 +285,6 @@ def curve(out: Path, name: str) -> list[Row]:
         "seconds",
     )
     lines = json.loads((out / name / "train.json").read_text())["steps"]
-    return [{k: line.get(k) for k in kept} for line in lines if "attempts" in line]
+    rows = [{k: line.get(k) for k in kept} for line in lines if "attempts" in line]
+    # of a step's seconds its phases, not every part of every verdict
+    return [row | {"seconds": {phase: row["seconds"].get(phase) for phase in (*PHASES, "step")}} for row in rows]
