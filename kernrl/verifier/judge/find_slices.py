@@ -92,7 +92,7 @@ def wide_bytes(graph: Graph) -> int:
 
 
 def _unfolded_bytes(values: Mapping[str, Value], node: Node) -> int:
-    """Of the windows that a convolution reads (`truth.convolution`)."""
+    """Of the windows that a convolution reads (`float64_convolutions.convolution`)."""
     if node.kind != "convolution":
         return 0
     x, weight = (values[name].shape for name in node.reads[:2])

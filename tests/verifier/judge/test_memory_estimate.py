@@ -15,11 +15,12 @@ from support import TESTS
 from kernrl.tasks.loaders import load_tasks
 from kernrl.tasks.task import FULL, InputSet, Task
 from kernrl.verifier.base.devices import device_for
-from kernrl.verifier.judge import inputs, structure, truth
+from kernrl.verifier.judge import float64_convolutions, inputs, structure, truth
 from kernrl.verifier.judge.draws import Draw
 from kernrl.verifier.judge.inputs import TaskInputs
 from kernrl.verifier.judge.live_bytes import LiveBytes
 from kernrl.verifier.judge.memory_estimate import rehearse
+from kernrl.verifier.judge.reference_copy import default_dtype
 from kernrl.verifier.judge.regimes import REGIMES
 from kernrl.verifier.trace.task_facts import gather_facts
 
@@ -178,16 +179,16 @@ def test_draws_in_parts_are_those_of_the_whole(name: str, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("unfolded", [1, 5_000, 40_000])
 @pytest.mark.parametrize("dims", [1, 2, 3])
 def test_convolutions_in_parts_are_torchs(dims: int, unfolded: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(truth, "UNFOLD_BYTES", unfolded)
+    monkeypatch.setattr(float64_convolutions, "UNFOLD_BYTES", unfolded)
     torch.manual_seed(0)
     x, w = torch.randn(3, 4, *[7] * dims).double(), torch.randn(6, 2, *[3] * dims).double()
     for stride, padding, dilation in [(1, 0, 1), (2, 1, 1), (1, 2, 2)]:
         lists = [[n] * dims for n in (stride, padding, dilation)]
         plain = torch.convolution(x, w, None, *lists, False, [0] * dims, 2)
-        torch.testing.assert_close(truth.convolution(x, w, *lists, 2), plain)
+        torch.testing.assert_close(float64_convolutions.convolution(x, w, *lists, 2), plain)
         extra = [int(stride > 1)] * dims
         back = torch.convolution(x, w[:4], None, *lists, True, extra, 2)
-        torch.testing.assert_close(truth.transposed_convolution(x, w[:4], *lists, extra, 2), back)
+        torch.testing.assert_close(float64_convolutions.transposed_convolution(x, w[:4], *lists, extra, 2), back)
 
 
 @pytest.mark.slow
@@ -250,7 +251,7 @@ def test_a_rehearsal_leaves_the_other_threads_of_the_process_alone(monkeypatch: 
 
 
 def test_what_a_reference_makes_is_as_wide_as_the_rest_unless_it_says_otherwise() -> None:
-    with truth.default_dtype(torch.float64, torch.device("meta")):
+    with default_dtype(torch.float64, torch.device("meta")):
         made = [torch.zeros(2), torch.tensor([1.5]), torch.arange(3.0), torch.full((2,), 0.5), torch.linspace(0, 1, 3)]
         assert {x.dtype for x in made} == {torch.float64}
         assert torch.arange(3).dtype == torch.tensor([1]).dtype == torch.int64

@@ -14,6 +14,7 @@ from kernrl.verifier.base.clock import Clock
 from kernrl.verifier.judge import truth
 from kernrl.verifier.judge.compare import Inputs, error_figures, excess, tolerances_for
 from kernrl.verifier.judge.draws import Draw, schedule, spot_draws
+from kernrl.verifier.judge.exact import Exact
 from kernrl.verifier.judge.inputs import TaskInputs
 from kernrl.verifier.judge.judge_server import Judge
 from kernrl.verifier.judge.other_roundings import OtherRoundings
@@ -154,7 +155,7 @@ def test_judged_calls_while_timing_are_held_against_those_before_them(asked: lis
 @pytest.mark.parametrize(("precision", "runs"), [("fp32", 0), ("tf32", len(DRAWS)), ("bf16", 0)])
 def test_a_good_candidate_needs_few_runs(precision: str, runs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Under TF32 it may truncate what eager rounds, and is held against a model of that from the start."""
-    modes, exact = [], truth.Exact
+    modes, exact = [], Exact
     monkeypatch.setattr(truth, "Exact", lambda **settings: modes.append(settings) or exact(**settings))
     judge, task = Judge("cpu"), made()
     eager = TaskInputs(task, InputSet(FULL), precision, "cpu")
