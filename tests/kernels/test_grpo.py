@@ -343,3 +343,20 @@ def test_token_logprobs_from_logits_and_from_hidden_states(case):
     hidden, weight = torch.randn(B, T, 6), torch.randn(V, 6)
     from_hidden, _ = token_logprobs(hidden, case["ids"], temperature=1.0, lm_head_weight=weight)
     torch.testing.assert_close(from_hidden, token_logprobs(hidden @ weight.t(), case["ids"], temperature=1.0)[0])
+
+
+@pytest.mark.parametrize("shape", [(2, 0), (0, 3), (0, 0)])
+@pytest.mark.parametrize(
+    "options", [{}, {"correction": "sequence_mask"}, {"importance_sampling": "sequence"}, {"aggregation": "sequence_mean"}]
+)
+def test_rows_without_a_token_give_zero(shape, options):
+    """A micro-batch may have none, and its sequences still have an advantage each."""
+    logits, none = torch.zeros(*shape, 7, requires_grad=True), torch.zeros(shape)
+    ids, advantages = torch.zeros(shape, dtype=torch.long), torch.ones(shape[0])
+    loss, metrics = grpo_loss(
+        logits, ids, advantages=advantages, temperature=1.0, old_logprobs=none, rollout_logprobs=none, **options
+    )
+    loss.backward()
+    assert loss == metrics["tokens"] == 0
+    assert logits.grad is not None
+    assert logits.grad.shape == logits.shape

@@ -229,11 +229,13 @@ def expand(batch: Batch, action_ids: Tensor, config: LossConfig) -> Tokens:
 
     starts = batch.cu_seqlens
     by_sequence = config.by_sequence
-    if starts is None and plan.tokens_per_sequence and (by_sequence or plan.by_length):
-        starts = torch.arange(0, n + 1, plan.tokens_per_sequence, device=device)
+    if starts is None and len(plan.shape) == 2 and (by_sequence or plan.by_length):
+        starts = torch.arange(plan.sequences + 1, device=device) * plan.tokens_per_sequence
     mask = None if batch.mask is None else batch.mask.reshape(n).to(torch.bool)
     advantages, per = given.detach().reshape(-1).to(dtype), plan.tokens_per_advantage
-    if per == 0:
+    if not n:
+        advantages, per = advantages[:0], 1  # a row without a token may still have one
+    elif per == 0:
         assert starts is not None
         advantages, per = advantages.repeat_interleave(starts.diff(), output_size=n), 1
     weight = None
