@@ -40,7 +40,7 @@ from kernrl.verifier.judge.compare import ErrorLevel, Inputs, error_figures, exc
 from kernrl.verifier.judge.draws import Draw, schedule  # noqa: E402
 from kernrl.verifier.judge.inputs import POISONS, TaskInputs  # noqa: E402
 from kernrl.verifier.judge.regimes import NOMINAL, REGIMES  # noqa: E402
-from kernrl.verifier.judge.truth import ReferenceAnswers  # noqa: E402
+from kernrl.verifier.judge.truth.reference_answers import ReferenceAnswers  # noqa: E402
 from kernrl.verifier.plan.plan import Plan  # noqa: E402
 
 Key = tuple[str, str, int]

@@ -12,7 +12,7 @@ COMPUTE_DTYPE = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfl
 """Policy → dtype of floating inputs, parameters and outputs. `tf32` differs from `fp32` only in matrix products."""
 
 UNIT_ROUNDOFF = {"fp32": 2.0**-24, "tf32": 2.0**-24, "bf16": 2.0**-9, "fp16": 2.0**-12}
-"""Policy → half the spacing of its output dtype at 1. TF32's operand rounding is modelled (`judge/exact.py`)."""
+"""Policy → half the spacing of its output dtype at 1. TF32's operand rounding is modelled (`judge/truth/exact.py`)."""
 
 
 def cast_dtype(dtype: torch.dtype, precision: str) -> torch.dtype:

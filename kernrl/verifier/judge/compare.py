@@ -13,7 +13,7 @@ The rule, for every output of every draw, with e = output − truth in float64 a
   mean loss, that run is repeated: two errors may both be small by luck, and an honest third one larger. Such runs are
   made only for what eager's error alone does not allow (`set_answers.py`), and 32 more for what all of them hardly refuse.
 - *16-bit policies* are held against eager alone on the task's own inputs. In other regimes, what eager gives is one of many
-  roundings, and where its error alone does not allow an output, others count, too (`truth.py`, `with_other_roundings`).
+  roundings, and where its error alone does not allow an output, others count, too (`ReferenceAnswers.with_other_roundings`).
 - *scale* is the larger of this draw's output RMS and the nominal draw's. Honest code may trade a small absolute error for
   speed, such as tanh(x) as 2·sigmoid(2x) − 1, which is off by u near 0 however small x is. Mistakes that matter (an
   epsilon outside its root) are as large as the output itself on the small draw, so they still show.

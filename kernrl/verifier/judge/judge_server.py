@@ -27,8 +27,8 @@ from kernrl.verifier.judge.idle_ops import has_idle_op
 from kernrl.verifier.judge.inputs import TaskInputs
 from kernrl.verifier.judge.regimes import TIMED
 from kernrl.verifier.judge.set_answers import SetAnswers
-from kernrl.verifier.judge.slices import Slices
-from kernrl.verifier.judge.truth import Answer, ReferenceAnswers
+from kernrl.verifier.judge.truth.reference_answers import Answer, ReferenceAnswers
+from kernrl.verifier.judge.truth.slices import Slices
 
 
 @dataclass(slots=True, eq=False)

@@ -25,12 +25,12 @@ from kernrl.verifier.base.precision import COMPUTE_DTYPE, policy_flags
 from kernrl.verifier.judge import input_ranges, structure
 from kernrl.verifier.judge.compare import Inputs, error_figures, first_wrong
 from kernrl.verifier.judge.draws import Draw
-from kernrl.verifier.judge.find_slices import find_slices
 from kernrl.verifier.judge.inputs import TaskInputs
 from kernrl.verifier.judge.live_bytes import LiveBytes
 from kernrl.verifier.judge.regimes import NOMINAL
-from kernrl.verifier.judge.slices import Slices
-from kernrl.verifier.judge.truth import ReferenceAnswers
+from kernrl.verifier.judge.truth.find_slices import find_slices
+from kernrl.verifier.judge.truth.reference_answers import ReferenceAnswers
+from kernrl.verifier.judge.truth.slices import Slices
 
 REHEARSED = (NOMINAL, "mixed")
 """Regimes whose draws are rehearsed: the task's own, and the one that takes most memory."""

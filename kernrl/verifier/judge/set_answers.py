@@ -1,6 +1,6 @@
 """The answers to the draws of one input set, and the tolerances that follow from them.
 
-The errors of other admissible programs (`truth.py`'s modelled runs) are found out only for outputs that are further off than
+The errors of other admissible programs (modelled runs) are found out only for outputs that are further off than
 eager's error allows: they can only allow more, and most outputs are far inside. Every output is held against eager's error
 first, and then against all, so that no verdict depends on which outputs were judged before. What is still beyond, by little, is
 held against many more runs of its draw: all runs before may have been lucky.
@@ -20,7 +20,7 @@ from kernrl.verifier.base.clock import Clock
 from kernrl.verifier.judge.compare import ErrorLevel, Inputs, Tolerance, plain_level, tolerances_for
 from kernrl.verifier.judge.draws import Draw
 from kernrl.verifier.judge.regimes import NOMINAL, TIMED
-from kernrl.verifier.judge.truth import MOST_LUCK, MOST_UNLUCKY, RERUN_BYTES, Answer, ReferenceAnswers
+from kernrl.verifier.judge.truth.reference_answers import MOST_LUCK, MOST_UNLUCKY, RERUN_BYTES, Answer, ReferenceAnswers
 
 
 def _kind(draw: Draw) -> Inputs:

@@ -19,7 +19,7 @@ from kernrl.verifier.base.verdict import Rejection, Stage, Status
 from kernrl.verifier.judge.draws import Draw
 from kernrl.verifier.judge.judge_server import JudgeServer
 from kernrl.verifier.judge.reasons import decoy_reason, hang_reason, worst_of, wrong_reason
-from kernrl.verifier.judge.slices import Slices
+from kernrl.verifier.judge.truth.slices import Slices
 from kernrl.verifier.pool.backend import Outcome
 from kernrl.verifier.pool.gpu_lock import Lock
 from kernrl.verifier.replay.compiled_reference import MODES

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 from kernrl.tasks.task import FULL
 from kernrl.verifier.judge.memory_estimate import SetMemory
-from kernrl.verifier.judge.slices import Slices
+from kernrl.verifier.judge.truth.slices import Slices
 from kernrl.verifier.replay.device_memory import block_bytes
 from kernrl.verifier.replay.job import Job
 from kernrl.verifier.replay.shared_outputs import shared_bytes

@@ -28,7 +28,7 @@ from kernrl.optimization.models.swap import FastForward, is_swapped, swap
 from kernrl.optimization.module_task import positional, task_of_module
 from kernrl.tasks.graph.writing.plain import task_of_graph
 from kernrl.verifier.judge.inputs import TaskInputs
-from kernrl.verifier.judge.truth import ReferenceAnswers
+from kernrl.verifier.judge.truth.reference_answers import ReferenceAnswers
 
 
 @pytest.fixture(scope="module")

@@ -9,10 +9,10 @@ import torch.nn.functional as F
 from kernrl.tasks.task import FULL, InputSet, Task
 from kernrl.verifier.base.nested import flatten, rebuild
 from kernrl.verifier.judge.draws import Draw, schedule, spot_draws
-from kernrl.verifier.judge.exact import Exact
 from kernrl.verifier.judge.inputs import TaskInputs
 from kernrl.verifier.judge.regimes import NOMINAL, REGIMES, TIMED, WIDE_REGIMES
-from kernrl.verifier.judge.truth import ReferenceAnswers
+from kernrl.verifier.judge.truth.exact import Exact
+from kernrl.verifier.judge.truth.reference_answers import ReferenceAnswers
 
 SOURCE = """
 import torch

@@ -15,13 +15,14 @@ from support import TESTS
 from kernrl.tasks.loaders import load_tasks
 from kernrl.tasks.task import FULL, InputSet, Task
 from kernrl.verifier.base.devices import device_for
-from kernrl.verifier.judge import float64_convolutions, inputs, structure, truth
+from kernrl.verifier.judge import inputs, structure
 from kernrl.verifier.judge.draws import Draw
 from kernrl.verifier.judge.inputs import TaskInputs
 from kernrl.verifier.judge.live_bytes import LiveBytes
 from kernrl.verifier.judge.memory_estimate import rehearse
-from kernrl.verifier.judge.reference_copy import default_dtype
 from kernrl.verifier.judge.regimes import REGIMES
+from kernrl.verifier.judge.truth import float64_convolutions, reference_answers
+from kernrl.verifier.judge.truth.reference_copy import default_dtype
 from kernrl.verifier.trace.task_facts import gather_facts
 
 MODERATE = (
@@ -42,7 +43,7 @@ def fixture(name: str) -> Task:
 @pytest.fixture(autouse=True)
 def modelled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """How often a small output is modelled depends on its numbers, which a rehearsal does not have: it plans for most."""
-    monkeypatch.setattr(truth, "FEW_ERRORS", 1)
+    monkeypatch.setattr(reference_answers, "FEW_ERRORS", 1)
 
 
 def differences(task: Task, name: str, precision: str) -> dict[str, tuple[int, int]]:

@@ -11,15 +11,15 @@ import torch
 
 from kernrl.tasks.task import FULL, InputSet, Task
 from kernrl.verifier.base.clock import Clock
-from kernrl.verifier.judge import truth
 from kernrl.verifier.judge.compare import Inputs, error_figures, excess, tolerances_for
 from kernrl.verifier.judge.draws import Draw, schedule, spot_draws
-from kernrl.verifier.judge.exact import Exact
 from kernrl.verifier.judge.inputs import TaskInputs
 from kernrl.verifier.judge.judge_server import Judge
-from kernrl.verifier.judge.other_roundings import OtherRoundings
 from kernrl.verifier.judge.set_answers import SetAnswers
-from kernrl.verifier.judge.truth import Answer, ReferenceAnswers
+from kernrl.verifier.judge.truth import reference_answers
+from kernrl.verifier.judge.truth.exact import Exact
+from kernrl.verifier.judge.truth.other_roundings import OtherRoundings
+from kernrl.verifier.judge.truth.reference_answers import Answer, ReferenceAnswers
 
 SOURCE = """
 import torch
@@ -110,7 +110,7 @@ ONE_ERROR = "torch.cos(300 * x.sum()).expand(11)"
 
 def test_no_honest_program_is_refused_for_the_luck_of_the_modelled_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """One modelled run more is an honest program; its only error may be far larger than the same of three runs."""
-    task, runs = made(ONE_ERROR), truth.UNLUCKY_RUNS
+    task, runs = made(ONE_ERROR), reference_answers.UNLUCKY_RUNS
     inputs = TaskInputs(task, InputSet(FULL), "fp32", "cpu")
     reference, refused = ReferenceAnswers(inputs), {0: 0, runs: 0}
     for seed in range(10):
@@ -120,7 +120,7 @@ def test_no_honest_program_is_refused_for_the_luck_of_the_modelled_runs(monkeypa
             torch.manual_seed(seed)  # another program's roundings, not those of the model
             outputs.append([reference.rounded_run(None, Inputs.FINITE)[0].float()])
         for number in refused:
-            monkeypatch.setattr(truth, "UNLUCKY_RUNS", number)
+            monkeypatch.setattr(reference_answers, "UNLUCKY_RUNS", number)
             records = Judge("cpu").compare(task, "fp32", draws, range(len(draws)), outputs)
             refused[number] += sum(record["excess"] > 1 for record in records)
     assert refused[runs] == 0
@@ -156,7 +156,7 @@ def test_judged_calls_while_timing_are_held_against_those_before_them(asked: lis
 def test_a_good_candidate_needs_few_runs(precision: str, runs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Under TF32 it may truncate what eager rounds, and is held against a model of that from the start."""
     modes, exact = [], Exact
-    monkeypatch.setattr(truth, "Exact", lambda **settings: modes.append(settings) or exact(**settings))
+    monkeypatch.setattr(reference_answers, "Exact", lambda **settings: modes.append(settings) or exact(**settings))
     judge, task = Judge("cpu"), made()
     eager = TaskInputs(task, InputSet(FULL), precision, "cpu")
     outputs = []
@@ -256,7 +256,7 @@ def test_eager_may_be_near_by_luck_where_sixteen_bits_leave_no_spread(monkeypatc
 
     assert max(excesses(1e-5)) <= 1
     assert min(excesses(1e-13)) > 1, "a wrong epsilon magnifies more than rounding"
-    monkeypatch.setattr(truth, "OTHER_ROUNDINGS", 0)
+    monkeypatch.setattr(reference_answers, "OTHER_ROUNDINGS", 0)
     assert max(excesses(1e-5)) > 1
 
 
@@ -305,7 +305,7 @@ def test_eager_may_be_near_by_luck_where_a_rounding_is_magnified(monkeypatch: py
 
     assert max(excesses()) <= 1
     assert min(excesses(read=100)) > 1, "what is not read is no rounding"
-    monkeypatch.setattr(truth, "OTHER_ROUNDINGS", 0)
+    monkeypatch.setattr(reference_answers, "OTHER_ROUNDINGS", 0)
     assert max(excesses()) > 1
 
 
@@ -344,11 +344,11 @@ def test_other_roundings_count_on_a_regimes_draw_alone() -> None:
     kept.add(draws, reference, Clock())
     before = list(kept.tolerances)
     assert [kept.lacks_runs(row) for row in range(3)] == [False, True, True]
-    assert not kept.lacks_runs(1, truth.MOST_LUCK + 1), "no run could allow so much"
+    assert not kept.lacks_runs(1, reference_answers.MOST_LUCK + 1), "no run could allow so much"
     (level,), (bound,) = kept.with_all_runs(1, reference, Clock())
     (eager,) = kept.answers[1].levels
-    assert eager.rms <= level.rms <= truth.MOST_LUCK * eager.rms
-    assert before[1][0].rms <= bound.rms <= truth.MOST_LUCK * before[1][0].rms
+    assert eager.rms <= level.rms <= reference_answers.MOST_LUCK * eager.rms
+    assert before[1][0].rms <= bound.rms <= reference_answers.MOST_LUCK * before[1][0].rms
     assert kept.with_all_runs(1, reference, Clock())[1] == [bound], "every candidate is held against the same"
     assert kept.tolerances == before
 

@@ -24,7 +24,7 @@ from kernrl.errors import InfrastructureError, UsageError
 from kernrl.verifier.base.verdict import Stage, Status
 from kernrl.verifier.judge.judge_server import JudgeServer
 from kernrl.verifier.judge.memory_estimate import SetMemory
-from kernrl.verifier.judge.slices import Slices
+from kernrl.verifier.judge.truth.slices import Slices
 from kernrl.verifier.pool.backend import Outcome
 from kernrl.verifier.pool.gpu import Gpu
 from kernrl.verifier.pool.lane import Lane

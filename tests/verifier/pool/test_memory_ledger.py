@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from kernrl.verifier.judge.memory_estimate import SetMemory
-from kernrl.verifier.judge.slices import Slices
+from kernrl.verifier.judge.truth.slices import Slices
 from kernrl.verifier.pool.memory_ledger import GAPS, LIBRARY_BYTES, MAX_OVERTAKEN, MemoryLedger, crew, planned, usable_bytes
 from kernrl.verifier.replay.device_memory import block_bytes
 

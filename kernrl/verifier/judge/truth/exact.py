@@ -15,8 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from kernrl.verifier.base.compat import called_directly, normalisations
 from kernrl.verifier.base.float64_mode import widened_call
 from kernrl.verifier.base.precision import is_float8
-from kernrl.verifier.judge.discontinuities import Jumps, may_jump
-from kernrl.verifier.judge.float64_convolutions import convolution, transposed_convolution
+from kernrl.verifier.judge.truth.discontinuities import Jumps, may_jump
+from kernrl.verifier.judge.truth.float64_convolutions import convolution, transposed_convolution
 
 STEP_ROUNDOFFS = 2.0
 """Roundings of an op such as tanh, which kernels write with exponentials and quotients."""

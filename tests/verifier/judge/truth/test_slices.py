@@ -15,16 +15,16 @@ from kernrl.tasks.graph.writing.hands import Hand
 from kernrl.tasks.graph.writing.write import write
 from kernrl.tasks.loaders import load_tasks
 from kernrl.tasks.task import FULL, InputSet, Task
-from kernrl.verifier.judge import find_slices as finding
 from kernrl.verifier.judge import judge_server
 from kernrl.verifier.judge.draws import Draw
-from kernrl.verifier.judge.find_slices import find_slices
 from kernrl.verifier.judge.inputs import TaskInputs
 from kernrl.verifier.judge.judge_server import Judge
 from kernrl.verifier.judge.memory_estimate import rehearse
 from kernrl.verifier.judge.regimes import NOMINAL
-from kernrl.verifier.judge.slices import Slices
-from kernrl.verifier.judge.truth import ReferenceAnswers
+from kernrl.verifier.judge.truth import find_slices as finding
+from kernrl.verifier.judge.truth.find_slices import find_slices
+from kernrl.verifier.judge.truth.reference_answers import ReferenceAnswers
+from kernrl.verifier.judge.truth.slices import Slices
 
 FOREIGN = (
     "autoencoder_error", "mean_attention_map", "conv3d_group_pool_logsumexp", "muscle_envelope", "portfolio_risk_rows",

@@ -19,7 +19,7 @@ from kernrl.tasks.graph.independent_axes import IndependentAxis, independent_axe
 from kernrl.tasks.graph.lift import lift
 from kernrl.tasks.task import InputSet, Task
 from kernrl.verifier.base.nested import flatten, rebuild
-from kernrl.verifier.judge.slices import Slices
+from kernrl.verifier.judge.truth.slices import Slices
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from kernrl.verifier.base.nested import flatten, rebuild
 from kernrl.verifier.base.precision import cast_module, widened
 from kernrl.verifier.judge.inputs import HeldState, TaskInputs, bind
-from kernrl.verifier.judge.slices import Slices, StateWatch
+from kernrl.verifier.judge.truth.slices import Slices, StateWatch
 
 log = logging.getLogger(__name__)
 

@@ -7,11 +7,11 @@ import torch
 
 from kernrl.tasks.task import InputSet, Task
 from kernrl.verifier.judge.compare import Inputs, error_figures, excess, tolerances_for
-from kernrl.verifier.judge.discontinuities import Jumps
 from kernrl.verifier.judge.draws import Draw
-from kernrl.verifier.judge.exact import cut_to_tf32
 from kernrl.verifier.judge.inputs import TaskInputs
-from kernrl.verifier.judge.truth import Answer, ReferenceAnswers
+from kernrl.verifier.judge.truth.discontinuities import Jumps
+from kernrl.verifier.judge.truth.exact import cut_to_tf32
+from kernrl.verifier.judge.truth.reference_answers import Answer, ReferenceAnswers
 
 QUANTISE = """
 import pytest

@@ -8,10 +8,10 @@ import torch.nn.functional as F
 
 from kernrl.tasks.task import InputSet, Task
 from kernrl.verifier.judge.compare import error_figures, excess, tolerances_for
-from kernrl.verifier.judge.discontinuities import Jumps
 from kernrl.verifier.judge.draws import Draw
 from kernrl.verifier.judge.inputs import TaskInputs
-from kernrl.verifier.judge.truth import Answer, ReferenceAnswers
+from kernrl.verifier.judge.truth.discontinuities import Jumps
+from kernrl.verifier.judge.truth.reference_answers import Answer, ReferenceAnswers
 
 SOURCE = """
 import torch

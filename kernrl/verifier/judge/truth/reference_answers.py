@@ -14,12 +14,12 @@ from kernrl.verifier.base.clock import Clock
 from kernrl.verifier.base.float64_mode import narrow_dtypes
 from kernrl.verifier.base.precision import COMPUTE_DTYPE, UNIT_ROUNDOFF, policy_flags, widened
 from kernrl.verifier.judge.compare import ErrorLevel, Inputs, error_figures, error_level, level_figures
-from kernrl.verifier.judge.discontinuities import Jumps, slack
-from kernrl.verifier.judge.exact import Exact, perturbed, rounds
 from kernrl.verifier.judge.inputs import TaskInputs
-from kernrl.verifier.judge.other_roundings import EagerRoundings, OtherRoundings, Rounded
-from kernrl.verifier.judge.reference_copy import ReferenceCopy
-from kernrl.verifier.judge.slices import Slices
+from kernrl.verifier.judge.truth.discontinuities import Jumps, slack
+from kernrl.verifier.judge.truth.exact import Exact, perturbed, rounds
+from kernrl.verifier.judge.truth.other_roundings import EagerRoundings, OtherRoundings, Rounded
+from kernrl.verifier.judge.truth.reference_copy import ReferenceCopy
+from kernrl.verifier.judge.truth.slices import Slices
 
 PERTURBATION_ROUNDOFFS = 2.0
 """Eager's error counts as at least the effect of this many roundings of each input."""
