@@ -22,7 +22,7 @@ from kernrl import console
 from kernrl.config import TrainingConfig
 from kernrl.config.by_model import ByModel
 from kernrl.config.resume import ResumableConfig
-from kernrl.config.tracking import TrackingConfig, require_tracker
+from kernrl.config.shared.tracking import TrackingConfig, require_tracker
 from kernrl.console import Prose, Result, Whole
 from kernrl.errors import UsageError
 from kernrl.settings import ALSO, GROUP, OLD, Config, by_group, flag_name, load_config, marks, to_toml

@@ -36,7 +36,7 @@ from training_table import spent_s, write_table
 from training_tasks import style_of, write_tasks_page
 
 from kernrl.config import BestOfNConfig, ReinforceConfig, RewardWeightedConfig, SftConfig, VerifierConfig
-from kernrl.config.reward import COMPARE
+from kernrl.config.shared.reward import COMPARE
 from kernrl.files import replace_file
 from kernrl.policy.examples import prompt_text
 from kernrl.policy.load import load_policy

@@ -191,10 +191,11 @@ def test_verifier_keeps_its_files_in_rooms() -> None:
 
 
 def test_names_of_files_are_not_doubled() -> None:
-    """Two files of one name are told apart only by their folders. `config/x.py` holds the settings of what `x.py` does."""
+    """Two files of one name are told apart only by their folders. `config/x.py` holds the settings of what `x.py` does, and so
+    does `config/shared/x.py`."""
     folders: dict[str, list[str]] = {}
     for path in sorted(PACKAGE.rglob("*.py")):
-        if path.parent.name != "config" and path.name != "__init__.py":
+        if path.relative_to(PACKAGE).parts[0] != "config" and path.name != "__init__.py":
             folders.setdefault(path.name, []).append(str(path.relative_to(PACKAGE).parent))
     assert {name: where for name, where in folders.items() if len(where) > 1} == {}
 

@@ -5,16 +5,16 @@ The command line, the TOML files and the page of the command line are all made f
 
 from kernrl.config.best_of_n import BestOfNConfig
 from kernrl.config.evaluate import EvalConfig
-from kernrl.config.finetune_on_samples import FinetuneOnSamplesConfig
 from kernrl.config.optimize import OptimizeConfig
-from kernrl.config.policy_training import ImproveConfig
 from kernrl.config.reinforce import ReinforceConfig
 from kernrl.config.reports import DoctorConfig, QuickstartConfig, ReportConfig, SamplesConfig
 from kernrl.config.reward_weighted import RewardWeightedConfig
 from kernrl.config.serve import ServeConfig
 from kernrl.config.sft import SftConfig
+from kernrl.config.shared.finetune_on_samples import FinetuneOnSamplesConfig
+from kernrl.config.shared.policy_training import ImproveConfig
+from kernrl.config.shared.training import TrainingConfig
 from kernrl.config.tasks import CheckConfig, GenerateConfig, LiftConfig, ListConfig, ShowConfig, SourceConfig, StatsConfig
-from kernrl.config.training import TrainingConfig
 from kernrl.config.verifier import VerifierConfig, VerifyConfig
 from kernrl.settings import Config
 

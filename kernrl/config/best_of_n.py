@@ -7,9 +7,9 @@ from typing import ClassVar
 from pydantic import Field
 
 from kernrl.config.by_model import ByModel
-from kernrl.config.finetune_on_samples import FinetuneOnSamplesConfig
 from kernrl.config.groups import LOSS, OPTIMISER, RUN, SAMPLING, TASKS
-from kernrl.config.heldout_checks import CheckedConfig
+from kernrl.config.shared.finetune_on_samples import FinetuneOnSamplesConfig
+from kernrl.config.shared.heldout_checks import CheckedConfig
 from kernrl.settings import ALSO, RARE
 
 

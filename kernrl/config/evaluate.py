@@ -9,11 +9,11 @@ from pydantic import Field, model_validator
 
 from kernrl.config.by_model import NANO
 from kernrl.config.groups import MODEL, RUN, SAMPLING, TASKS
-from kernrl.config.judging import JudgingConfig
-from kernrl.config.prompts import Facts, NameGpu, PromptForm, PromptTemplate
 from kernrl.config.resume import ResumableConfig
-from kernrl.config.sampling import SamplingConfig
-from kernrl.config.training import Columns, ServerConfig
+from kernrl.config.shared.judging import JudgingConfig
+from kernrl.config.shared.prompts import Facts, NameGpu, PromptForm, PromptTemplate
+from kernrl.config.shared.sampling import SamplingConfig
+from kernrl.config.shared.training import Columns, ServerConfig
 from kernrl.settings import ALSO, RARE
 
 

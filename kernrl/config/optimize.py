@@ -9,11 +9,11 @@ from typing import ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 
 from kernrl.config.groups import MODEL, RUN, SAMPLING, TASKS, VERIFIER
-from kernrl.config.judging import JudgingConfig
-from kernrl.config.prompts import PromptForm
 from kernrl.config.resume import ResumableConfig
-from kernrl.config.sampling import CutsConfig, differing
-from kernrl.config.training import Columns, ServerConfig
+from kernrl.config.shared.judging import JudgingConfig
+from kernrl.config.shared.prompts import PromptForm
+from kernrl.config.shared.sampling import CutsConfig, differing
+from kernrl.config.shared.training import Columns, ServerConfig
 from kernrl.config.verifier import Baselines
 from kernrl.settings import ALSO, ARGUMENT, OLD, RARE
 

@@ -8,9 +8,9 @@ from pydantic import Field, model_validator
 
 from kernrl.config.by_model import ByModel
 from kernrl.config.groups import LOSS, OPTIMISER, REWARD, RUN, SAMPLING, TASKS
-from kernrl.config.heldout_checks import CheckedConfig
-from kernrl.config.policy_training import ADAM_EPSILON
-from kernrl.config.training import Schedule
+from kernrl.config.shared.heldout_checks import CheckedConfig
+from kernrl.config.shared.policy_training import ADAM_EPSILON
+from kernrl.config.shared.training import Schedule
 from kernrl.settings import ALSO, RARE
 
 

@@ -7,8 +7,8 @@ from typing import Any, Literal
 from pydantic import Field
 
 from kernrl.config.by_model import ByModel
-from kernrl.config.finetune_on_samples import FinetuneOnSamplesConfig
 from kernrl.config.groups import LOSS, OPTIMISER, RUN, SAMPLING, TASKS
+from kernrl.config.shared.finetune_on_samples import FinetuneOnSamplesConfig
 from kernrl.settings import ALSO, RARE
 
 

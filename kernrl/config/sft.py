@@ -7,12 +7,12 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from kernrl.config.adapters import LoadIn4Bit, LoraAlpha, LoraDropout, LoraRank, LoraTargets
 from kernrl.config.by_model import NANO, ByModel
 from kernrl.config.groups import MODEL, OPTIMISER, RUN, TASKS, VERIFIER
-from kernrl.config.prompts import Facts, NameGpu, PromptForm, PromptTemplate
-from kernrl.config.tracking import TrackingConfig
-from kernrl.config.training import Schedule, TrainingConfig
+from kernrl.config.shared.adapters import LoadIn4Bit, LoraAlpha, LoraDropout, LoraRank, LoraTargets
+from kernrl.config.shared.prompts import Facts, NameGpu, PromptForm, PromptTemplate
+from kernrl.config.shared.tracking import TrackingConfig
+from kernrl.config.shared.training import Schedule, TrainingConfig
 from kernrl.config.verifier import VerifierConfig
 from kernrl.settings import ALSO, MOST_WORKERS, RARE
 

@@ -12,7 +12,7 @@ import torch
 from accelerate import Accelerator
 
 from kernrl.config import ImproveConfig, SftConfig
-from kernrl.config.tracking import require_tracker
+from kernrl.config.shared.tracking import require_tracker
 from kernrl.errors import UsageError
 from kernrl.settings import flatten
 

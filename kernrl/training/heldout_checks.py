@@ -7,7 +7,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from kernrl.config.heldout_checks import CheckedConfig
+from kernrl.config.shared.heldout_checks import CheckedConfig
 from kernrl.errors import UsageError
 from kernrl.rollouts.step_metrics import step_metrics
 from kernrl.tasks.loaders import load_tasks

@@ -14,8 +14,8 @@ from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from kernrl.config import EvalConfig, ImproveConfig, ReinforceConfig
 from kernrl.config.by_model import is_nano
-from kernrl.config.heldout_checks import CheckedConfig
-from kernrl.config.prompts import PromptForm
+from kernrl.config.shared.heldout_checks import CheckedConfig
+from kernrl.config.shared.prompts import PromptForm
 from kernrl.console import Result, log, progress
 from kernrl.errors import RunError, UsageError
 from kernrl.policy.checkpoint import commit_checkpoint

@@ -78,7 +78,7 @@ def test_a_tracker_that_does_not_start_is_one_sentence(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("tracker", ["tensorboard", "trackio", "wandb"])
 def test_a_tracker_that_is_missing_is_named_with_its_remedy(tmp_path, monkeypatch, capsys, tracker):
-    monkeypatch.setattr("kernrl.config.tracking.find_spec", lambda name: None)
+    monkeypatch.setattr("kernrl.config.shared.tracking.find_spec", lambda name: None)
     monkeypatch.setattr("kernrl.cli.loading_torch", lambda: pytest.fail("it is refused before"))
     assert run(["sft", "--output", str(tmp_path / "run"), "--report-to", tracker]) == 2
     assert f"--report-to {tracker} needs {tracker}: pip install 'kernrl[{tracker}]'" in capsys.readouterr().err

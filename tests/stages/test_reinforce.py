@@ -306,7 +306,7 @@ def test_a_run_stops_when_its_time_is_spent(model, tasks, tmp_path):
 
 
 def test_a_tracker_that_is_not_installed_is_named_before_anything_runs(model, tasks, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("kernrl.config.tracking.find_spec", lambda name: None)
+    monkeypatch.setattr("kernrl.config.shared.tracking.find_spec", lambda name: None)
     assert run(arguments(model, tasks, tmp_path / "run", "--report-to", "wandb")) == 2
     assert "pip install 'kernrl[wandb]'" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from kernrl.config import EvalConfig, OptimizeConfig
-from kernrl.config.sampling import CutsConfig
+from kernrl.config.shared.sampling import CutsConfig
 from kernrl.console import log
 from kernrl.errors import UsageError
 from kernrl.optimization.search.budget import TICK_S

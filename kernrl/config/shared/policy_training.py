@@ -7,14 +7,14 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from kernrl.config.adapters import LoadIn4Bit, LoraAlpha, LoraDropout, LoraRank, LoraTargets
 from kernrl.config.by_model import ByModel, is_nano
 from kernrl.config.groups import MODEL, OPTIMISER, REWARD, RUN, SAMPLING, TASKS, VERIFIER
-from kernrl.config.prompts import Facts, NameGpu, PromptForm, PromptTemplate
-from kernrl.config.reward import COMPARE, preset_or_path
-from kernrl.config.sampling import SamplingConfig, differing
-from kernrl.config.tracking import TrackingConfig
-from kernrl.config.training import Columns, ServerConfig, TrainingConfig
+from kernrl.config.shared.adapters import LoadIn4Bit, LoraAlpha, LoraDropout, LoraRank, LoraTargets
+from kernrl.config.shared.prompts import Facts, NameGpu, PromptForm, PromptTemplate
+from kernrl.config.shared.reward import COMPARE, preset_or_path
+from kernrl.config.shared.sampling import SamplingConfig, differing
+from kernrl.config.shared.tracking import TrackingConfig
+from kernrl.config.shared.training import Columns, ServerConfig, TrainingConfig
 from kernrl.config.verifier import VerifierConfig
 from kernrl.settings import ALSO, MOST_WORKERS, OLD, RARE
 

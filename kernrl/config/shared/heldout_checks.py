@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from kernrl.config.groups import RUN
-from kernrl.config.policy_training import ImproveConfig
+from kernrl.config.shared.policy_training import ImproveConfig
 from kernrl.settings import RARE
 
 

@@ -6,8 +6,8 @@ from pydantic import Field
 
 from kernrl.config.by_model import ByModel
 from kernrl.config.groups import OPTIMISER
-from kernrl.config.policy_training import ImproveConfig
-from kernrl.config.training import Schedule
+from kernrl.config.shared.policy_training import ImproveConfig
+from kernrl.config.shared.training import Schedule
 from kernrl.settings import RARE
 
 
