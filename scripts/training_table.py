@@ -204,18 +204,21 @@ def points(figure: Row | None) -> str:
 def write_table(
     out: Path, to: Path, runs: Sequence[str], seeds: Mapping[str, Sequence[str]], asked: Row, tasks: Sequence[Task]
 ) -> None:
-    """The table of all `runs` that were judged, if only in part; `seeds` are rows of runs that differ in nothing else.
+    """The table of all `runs` that were judged, if only in part; `seeds` are rows of runs that differ in nothing else,
+    and are left out where the runs do.
 
     `asked` says how the models were asked; each run's own settings stand beside it.
     """
     replies = Replies(out, runs, tasks)
     there = replies.runs
+    trained = {name: json.loads((out / name / "train.json").read_text()) for name in there if name != "start"}
     rows: dict[str, Row] = {name: figures_of(out, replies, [name]) for name in there}
     for title, names in seeds.items():
-        if len(found := [name for name in names if name in there]) > 1:
+        found = [name for name in names if name in there]
+        kinds = [trained[name]["settings"] | {"seed": None} for name in found]
+        if len(found) > 1 and all(kind == kinds[0] for kind in kinds):
             rows[title] = figures_of(out, replies, found)
     rows[FASTEST] = figures_of_samples(replies, replies.fastest())
-    trained = {name: json.loads((out / name / "train.json").read_text()) for name in there if name != "start"}
     settings = asked | {"runs": {name: of_run["settings"] for name, of_run in trained.items()}}
     about, measured = conditions(out, there)
     curves = {name: steps for name in there if name != "start" and (steps := curve(out, name))}

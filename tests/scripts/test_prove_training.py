@@ -216,6 +216,13 @@ def test_the_table_compares_each_run_with_the_start(tmp_path, capsys):
     assert "- reinforce-0: 76% of the attempts repeat another's source (steps 2 to 3); x (step 3)" in said
     assert "- reinforce-1: none" in said
     assert (tmp_path / "table.md").read_text() in capsys.readouterr().out
+    # runs that differ in more than their seed have no row together
+    facts = json.loads((tmp_path / "reinforce-1" / "train.json").read_text())
+    facts["settings"] |= {"seed": 12, "failure_weight": 3.0}
+    (tmp_path / "reinforce-1" / "train.json").write_text(json.dumps(facts))
+    seeds = {"reinforce, all seeds": ["reinforce-0", "reinforce-1"]}
+    write_table(tmp_path, tmp_path / "table", prove_training.RUNS, seeds, asked, tasks)
+    assert list(json.loads((tmp_path / "table.json").read_text())["rows"]) == [*speeds_x, "fastest of all"]
 
 
 def test_tasks_to_learn_on_come_from_each_source_by_turns(tmp_path, monkeypatch):
