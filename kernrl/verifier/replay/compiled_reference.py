@@ -28,8 +28,8 @@ _COMPILER = (
 
 
 def import_compiler() -> None:
-    """Have this process import Inductor and find what its caches' keys hold of versions, so that its forks need not: a second
-    or two. Uses no GPU, but importing asks whether there is one."""
+    """Have this process import Inductor and find what its caches' keys hold of versions, so that its forks need not: two
+    or three seconds. Uses no GPU, but importing asks whether there is one."""
     with contextlib.suppress(Exception):  # where Inductor does not work, a baseline says why
         for name in _COMPILER:
             with contextlib.suppress(ImportError):
