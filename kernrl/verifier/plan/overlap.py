@@ -19,9 +19,32 @@ def share(a: TensorRef, b: TensorRef) -> bool:
     first, last = ([r.offset * ITEM_BYTES[r.dtype] for r in (a, b)], [_end_bytes(r) for r in (a, b)])
     if last[0] <= first[1] or last[1] <= first[0]:
         return False
-    alike = (a.dtype, a.shape, a.stride) == (b.dtype, b.shape, b.stride)
-    pair = TensorRef(a.storage, a.dtype, (2, *a.shape), (abs(a.offset - b.offset), *a.stride))
-    return not alike or overlaps(pair)
+    return a.dtype != b.dtype or not _apart(*sorted((a, b), key=lambda ref: ref.offset))
+
+
+def _apart(a: TensorRef, b: TensorRef) -> bool:
+    """Whether two views, of which `b` begins behind `a`, are different parts of one that does not overlap, such as columns.
+
+    Of the axes that have the same strides in both, outermost first, some are axes of that view. All that is inside these is a
+    stretch of memory of each.
+    """
+    inner_a, inner_b = (
+        sorted(((st, n) for n, st in zip(ref.shape, ref.stride, strict=True) if n > 1), reverse=True) for ref in (a, b)
+    )
+    strides, shape = list[int](), list[int]()
+    behind, apart = b.offset - a.offset, False
+    while True:
+        reach_a, reach_b = (sum(st * (n - 1) for st, n in inner) for inner in (inner_a, inner_b))
+        whole = TensorRef(a.storage, a.dtype, (*shape, max(reach_a, behind + reach_b) + 1), (*strides, 1))
+        if (apart or behind > reach_a) and not overlaps(whole):
+            return True
+        if not inner_a or not inner_b or inner_a[0][0] != inner_b[0][0] or inner_a[0][0] == 0:
+            return False
+        (stride, n), (_, m) = inner_a.pop(0), inner_b.pop(0)
+        start, behind = divmod(behind, stride)
+        apart = apart or start >= n
+        strides.append(stride)
+        shape.append(max(n, start + m))
 
 
 def _end_bytes(ref: TensorRef) -> int:
