@@ -137,6 +137,10 @@ def _define_in(library: Any, schema: str, alias_analysis: str = "", *, tags: Any
     return name.strip()
 
 
+def _describe_in(library: Any, op_name: Any, fn: Any, *_: Any, **__: Any) -> None:
+    """What a library tells the compiler of an operator that it defines."""
+
+
 def _implement_in(library: Any, op_name: Any, fn: Any, dispatch_key: str = "", **_: Any) -> None:
     name = op_name if isinstance(op_name, PlainOp) or "::" in op_name else f"{library.ns}::{op_name}"
     _op(name).implement(fn, dispatch_key or library.dispatch_key)
@@ -189,7 +193,7 @@ _FUNCTIONS = {
     "register_fake": _ignored, "impl_abstract": _ignored, "register_autograd": _register_autograd, "register_vmap": _ignored,
     "register_torch_dispatch": _ignored,
 }  # fmt: skip
-_METHODS = {"__init__": _open_library, "define": _define_in, "impl": _implement_in}
+_METHODS = {"__init__": _open_library, "define": _define_in, "impl": _implement_in, "_register_fake": _describe_in}
 
 
 def install() -> None:
