@@ -7,6 +7,7 @@ candidate is called to find out what it keeps.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import operator
@@ -281,7 +282,8 @@ class _Walk:
         """What is done when an object dies, or when the module that holds it is copied, is not seen in a trace."""
         taken = _LATER if not path.startswith("self.") or issubclass(kind, torch.nn.Module) else _LATER | _COPYING
         for cls in kind.__mro__:
-            if self._is_own(cls) and (found := sorted(taken & vars(cls).keys())):
+            found = sorted(name for name in taken & vars(cls).keys() if not _copies_slots(cls, name))
+            if found and self._is_own(cls):
                 raise Untraceable(
                     f"{kind.__name__} has a method {found[0]} of its own, which is not traced: do the work in forward()"
                 )
@@ -313,6 +315,14 @@ class _Walk:
             self._found[f"{path}<{i}>"] = part
         for i, item in enumerate(inside(value)):
             self._of(f"{path}.{i}", item)
+
+
+def _copies_slots(cls: type, name: str) -> bool:
+    """Whether a method is one that `dataclasses` gives a frozen class with slots, and copies these alone."""
+    if vars(cls)[name] is not vars(dataclasses).get(f"_dataclass_{name.strip('_')}") or not dataclasses.is_dataclass(cls):
+        return False
+    found = (next((vars(c)[f.name] for c in cls.__mro__ if f.name in vars(c)), None) for f in dataclasses.fields(cls))
+    return all(type(slot) is types.MemberDescriptorType for slot in found)
 
 
 def _exact(value: Any) -> Any:

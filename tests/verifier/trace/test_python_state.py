@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextvars
+import dataclasses
 import functools
 import io
 import itertools
@@ -251,7 +252,17 @@ def locked(self: Any, x: Tensor) -> None:
         cached(x.shape)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Settings:
+    block: int = 64
+
+
+def settings(self: Any, x: Tensor) -> None:
+    self.settings = Settings()
+
+
 HONEST = {
+    "a frozen dataclass with slots": settings,
     "a table by recent use": recent,
     "a lock and a cache": locked,
     "what is made once": once,
@@ -265,6 +276,32 @@ HONEST = {
 @pytest.mark.parametrize("keep", HONEST.values(), ids=HONEST.keys())
 def test_what_decides_nothing_is_allowed(keep):
     assert record(keep).nodes
+
+
+@dataclasses.dataclass(frozen=True)
+class Borrowed:
+    """What dataclasses gives to classes with slots reads a property here."""
+
+    block: int = 64
+    __getstate__ = vars(dataclasses)["_dataclass_getstate"]
+
+
+class Copied(Borrowed):
+    __getstate__ = vars(dataclasses)["_dataclass_getstate"]
+
+    @property
+    def block(self) -> int:
+        return len(HISTORY)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [Borrowed, Copied])
+def test_a_method_of_dataclasses_is_theirs_only_where_it_copies_slots(kind):
+    def keep(self: Any, x: Tensor) -> None:
+        self.settings = object.__new__(kind)
+
+    with pytest.raises(Untraceable, match="a method __getstate__ of its own"):
+        record(keep)
 
 
 # made by the test: what a mark holds, every walk of this module looks through
