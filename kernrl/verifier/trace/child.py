@@ -139,8 +139,10 @@ def describe(error: BaseException) -> tuple[str, str]:
         return "untraceable", f"{untraceable}{_where(error)}."
     text = str(error).strip()
     if isinstance(error, triton.compiler.errors.CompilationError):
-        cause = error.__cause__
-        detail = f" ({type(cause).__name__}: {cause})" if cause is not None else ""
+        # each function that is called in the kernel adds its own line, and the innermost says what is wrong
+        innermost = [e for e in _chain(error) if isinstance(e, triton.compiler.errors.CompilationError)][-1]
+        cause = innermost.__cause__ or innermost
+        detail = f" ({type(cause).__name__}: {cause})" if cause is not error else ""
         return "compile_error", f"{text}{detail}"
     if isinstance(error, SyntaxError):
         return "syntax_error", f"{error.msg} at line {error.lineno}."

@@ -90,7 +90,8 @@ class _Driver:
     def __init__(self, target: GPUTarget, properties: dict[str, int]) -> None:
         self._target = target
         self.utils = SimpleNamespace(get_device_properties=lambda device: dict(properties))
-        self.get_benchmarker = _refuse("kernels cannot be timed from forward(): use @triton.autotune with configs")
+        timed = _refuse("kernels cannot be timed from forward(): use @triton.autotune with configs")
+        self.get_benchmarker = self.get_empty_cache_for_benchmark = self.clear_cache = timed
 
     def get_current_target(self) -> GPUTarget:
         return self._target

@@ -398,6 +398,11 @@ OPERATORS = {
         "L = torch.library.Library('mine', 'FRAGMENT')\nL.define('f(Tensor x, float by=2.0) -> Tensor')\n"
         "def f(x, by): assert by == 2.0; return launch(x)\nL.impl('f', f, 'CUDA')\nL.impl('f', lambda x, by: 1 / 0, 'CPU')\n"
     ),
+    "Library, described": (
+        "L = torch.library.Library('mine', 'FRAGMENT')\ndef f(x: torch.Tensor) -> torch.Tensor: return launch(x)\n"
+        "L.define('f' + torch.library.infer_schema(f, mutates_args=[]))\nL.impl('f', f, dispatch_key='CUDA')\n"
+        "L._register_fake('f', lambda x: 1 / 0)\n"
+    ),
     "impl on a library": (
         "L = torch.library.Library('mine', 'DEF')\nL.define('f(Tensor x) -> Tensor')\n"
         "@torch.library.impl(L, 'f', 'CUDA')\ndef f(x): return launch(x)\n"
@@ -591,6 +596,7 @@ REFUSED = {
         "a tensor of addresses",
     ),
     "TorchScript": ("return torch.jit.script(launch)(x)", "TorchScript"),
+    "times kernels": ("triton.testing.do_bench(lambda: launch(x)); return launch(x)", "cannot be timed"),
     "operator of torch": (
         "torch.library.custom_op('aten::mine', mutates_args=())(launch); return launch(x)", "under a name of its own",
     ),
@@ -668,14 +674,22 @@ def test_failures_have_a_status_and_a_reason(body, status, says):
     assert (rejection.status, says in rejection.reason) == (status, True), rejection
 
 
+MODEL = "\nclass ModelNew(nn.Module):\n    def forward(self, x): return launch(x)\n"
+
+
 def test_compile_errors_quote_the_line():
-    source = (
-        HEAD.replace("* 2.0", "* tl.cosine(3)") + "\nclass ModelNew(nn.Module):\n    def forward(self, x): return launch(x)\n"
-    )
-    rejection = trace(source)
+    rejection = trace(HEAD.replace("* 2.0", "* tl.cosine(3)") + MODEL)
     assert isinstance(rejection, Rejection)
     assert rejection.status is Status.COMPILE_ERROR
     assert "cosine" in rejection.reason
+
+
+def test_a_compile_error_in_a_helper_says_what_is_wrong():
+    helpers = "@triton.jit\ndef inner(v): return v * FACTOR\n@triton.jit\ndef outer(v): return inner(v)\nFACTOR = 2.0\n"
+    rejection = trace(HEAD.replace("@triton.jit", helpers + "@triton.jit", 1).replace("* 2.0", "* outer(1.0)") + MODEL)
+    assert isinstance(rejection, Rejection)
+    assert rejection.status is Status.COMPILE_ERROR
+    assert "Cannot access global variable FACTOR" in rejection.reason
 
 
 def test_module_level_tensors_are_constants_of_every_plan():
