@@ -104,7 +104,7 @@ def load_reference(task: Task, input_set: InputSet | None = None) -> Reference:
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
     sys.modules.setdefault(module.__name__, module)
     try:
-        exec(compile(source, filename, "exec"), module.__dict__)
+        exec(compile(source, filename, "exec", dont_inherit=True), module.__dict__)  # less this file's `annotations`
     except Exception as error:
         alone = isinstance(error, ModuleNotFoundError)
         hint = ". A task is one file: what it imports must be installed, or on PYTHONPATH" if alone else ""

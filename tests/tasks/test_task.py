@@ -64,6 +64,11 @@ def test_reference_runs_at_an_input_set() -> None:
     assert task().input_set("ragged") is None
 
 
+def test_annotations_of_a_source_are_evaluated() -> None:
+    checked = SOURCE + "\ndef f(a: int): ...\nassert f.__annotations__ == {'a': int}\n"
+    load_reference(Task("a", checked))
+
+
 def test_source_that_does_not_run_is_named() -> None:
     with pytest.raises(UsageError, match=r"^x: .*does not run: NameError"):
         load_reference(Task(id="x", pytorch_code=SOURCE + "nothing()\n"))

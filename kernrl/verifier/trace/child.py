@@ -218,7 +218,7 @@ def _load(source: str) -> types.ModuleType:
     module.__file__ = path
     vars(module).update(guards.builtins_of_a_candidate())
     guards.add_module("candidate", module)
-    exec(compile(source, path, "exec"), module.__dict__)
+    exec(compile(source, path, "exec", dont_inherit=True), module.__dict__)  # less this file's `annotations`
     return module
 
 
