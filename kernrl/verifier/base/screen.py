@@ -50,6 +50,8 @@ _FORBIDDEN_ATTRIBUTES = {
     "torch.multiprocessing": "processes cannot be started: write the computation in Triton",
     "torch.distributed": "one GPU is verified: leave torch.distributed out",
     "importlib.import_module": "import at the top of the module",
+    "torch._inductor.async_compile": "kernels in strings are not traced: write each as a @triton.jit function of the module",
+    "torch._inductor.runtime.triton_heuristics": "Inductor's tuning is not traced: use @triton.jit, and kernel[grid](...)",
     "torch._inductor": "compiled graphs are not authored kernels: write the fusion in Triton",
     "torch._dynamo.optimize": "compiled graphs are not authored kernels: write the fusion in Triton",
     "torch.cuda.Stream": _STREAM,
@@ -59,6 +61,8 @@ _FORBIDDEN_ATTRIBUTES = {
     "torch.cuda.graph": _STREAM,
 }
 _HARMLESS_CALLS = frozenset(f"torch.distributed.is_{n}" for n in ("available", "initialized"))
+_HARMLESS_HELPERS = ("torch._inductor.runtime.triton_helpers", "torch._inductor.runtime.hints")
+"""Functions for kernels, and what describes kernels: parts of what Inductor writes."""
 _FORBIDDEN_NAMES = {
     "load_inline": _CUDA,
     "inline_asm_elementwise": "inline assembly is not allowed: write it with tl operations",
@@ -141,8 +145,8 @@ _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 def _used(tree: ast.Module) -> Iterator[ast.AST]:
     """The nodes of what runs: the module's statements, and those functions and classes that they and ModelNew name.
 
-    Left out are what an `isinstance` compares with, and what only a type checker, a failing import, a script or a distributed
-    program reaches.
+    Left out are what an `isinstance` compares with, and what only a type checker, a failing import, a script, a distributed
+    program or one with files of its own reaches.
     """
     waiting: dict[str, list[ast.AST]] = {}
     for node in tree.body:
@@ -202,9 +206,11 @@ def _fails_here(test: ast.expr) -> bool:
     if isinstance(test, ast.Compare):
         return ast.dump(test) in _IS_SCRIPT
     first, _, last = _dotted(test.func if isinstance(test, ast.Call) else test).rpartition(".")
-    return last == "TYPE_CHECKING" or (last == "is_initialized" and "cuda" not in first)
+    return last in ("TYPE_CHECKING", *_ASK_FOR_FILES) or (last == "is_initialized" and "cuda" not in first)
 
 
+_ASK_FOR_FILES = ("exists", "isfile", "isdir", "is_file", "is_dir")
+"""A candidate finds no files."""
 _SCRIPT_TESTS = [
     statement.value
     for statement in parse_python("__name__ == '__main__'\n'__main__' == __name__").body
@@ -263,7 +269,8 @@ def _name(dotted: str) -> Iterator[str]:
         yield _FORBIDDEN_MODULES[root]
     if root in _HARMLESS_PARTS and rest and rest.partition(".")[0] not in _HARMLESS_PARTS[root]:
         yield _REACH[root]
-    for forbidden, reason in _FORBIDDEN_ATTRIBUTES.items() if dotted not in _HARMLESS_CALLS else ():
+    harmless = dotted in _HARMLESS_CALLS or f"{dotted}.".startswith(tuple(f"{name}." for name in _HARMLESS_HELPERS))
+    for forbidden, reason in _FORBIDDEN_ATTRIBUTES.items() if not harmless else ():
         if dotted == forbidden or dotted.startswith(forbidden + "."):
             yield reason
     last = dotted.rpartition(".")[2]

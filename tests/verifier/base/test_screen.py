@@ -55,6 +55,9 @@ def test_an_honest_module_passes():
         ("s = torch.cuda.Stream()", "streams"),
         ("g = torch.cuda.CUDAGraph()", "CUDA graphs"),
         ("f = torch.jit.script(abs)", "TorchScript"),
+        ("from torch._inductor.runtime import triton_heuristics\n@triton_heuristics.pointwise()\ndef f(): pass\nf()", "tuning"),
+        ("from torch._inductor.async_compile import AsyncCompile\nk = AsyncCompile().triton('k', '')", "kernels in strings"),
+        ("import torch._inductor as i\nf = i.compile(abs)", "compiled graphs"),
         ("torch.distributed.all_reduce(1)", "one GPU"),
         ("import importlib\nm = importlib.import_module(name)", "top of the module"),
         ("import importlib\nm = importlib.import_module('.a', 'b')", "top of the module"),
@@ -101,6 +104,9 @@ def test_what_is_refused_says_what_to_write_instead(line, says):
         "from torch import distributed as dist\nRANK = dist.get_rank() if dist.is_initialized() else 0",
         "@torch.compile\ndef reference(x): return x + 1",
         "def benchmark(f):\n    s = torch.cuda.Event(enable_timing=True)\n    return open('/tmp/x')",
+        "from torch._inductor.runtime import triton_helpers as h\nfrom torch._inductor.runtime.triton_helpers import libdevice\n"
+        "f, g = h.maximum, libdevice.rsqrt",
+        "import os, json\nif os.path.exists('a'):\n    with open('a') as f:\n        A = json.load(f)",
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import ctypes\n    P = ctypes.c_void_p",
     ],
 )
