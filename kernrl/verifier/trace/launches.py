@@ -57,7 +57,10 @@ class Launches:
         def tune(tuner: Any, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -> LaunchResult | None:
             return launches.autotune(tuner, args, kwargs | {"grid": grid, "warmup": warmup})
 
-        compat.replace_run(run, tune, self.best_config)
+        def best(tuner: Any) -> Any:
+            return launches.best_config(tuner)
+
+        compat.replace_run(run, tune, best)
         compat.guard_kernels(_refuse_attribute)
 
     def launch(self, fn: Any, args: Any, grid: Any, kwargs: Mapping[str, Any]) -> LaunchResult:
@@ -77,6 +80,8 @@ class Launches:
     @staticmethod
     def check_kernel(fn: Any) -> None:
         """Raise Untraceable where another launch than the recorded one may run in use."""
+        if type(fn).__module__.startswith("triton.experimental.gluon"):
+            raise Untraceable(f"{fn.__name__} is a Gluon kernel, which is not traced: write it with triton.language")
         if odd := compat.odd_kernel(fn):
             raise Untraceable(f"the {odd} of {fn.__name__} is not the one that Triton made: leave its objects as they are")
 
