@@ -162,6 +162,7 @@ def install(arch: str) -> GPUTarget:
         "manual_seed_all": lambda seed: None,
         "device": lambda device=None: contextlib.nullcontext(),
         "device_of": lambda tensor=None: contextlib.nullcontext(),
+        "_DeviceGuard": lambda index: contextlib.nullcontext(),
     }
     device_name = device.name
     answers |= {name: _refuse(sentence) for name, sentence in REFUSED.items()}
@@ -181,6 +182,18 @@ def install(arch: str) -> GPUTarget:
     for name in ("Stream", "Event"):  # of any accelerator; torch derives classes of its own from these
         setattr(torch, name, type(name, (), {"__new__": answers[name]}))
     torch.accelerator.set_stream = answers["set_stream"]
+    of_any = ("is_available", "device_count", "synchronize", "empty_cache", "current_stream")
+    accelerator: dict[str, Any] = {
+        **{name: answers[name] for name in of_any},
+        "current_accelerator": lambda check_available=False: torch.device("cuda"),
+        "device_index": lambda device=None: contextlib.nullcontext(),
+        **dict.fromkeys(("current_device_index", "current_device_idx"), answers["current_device"]),
+        **dict.fromkeys(("set_device_index", "set_device_idx"), answers["set_device"]),
+    }
+    for name, answer in accelerator.items():
+        setattr(torch.accelerator, name, answer)
+    module_of = torch.get_device_module
+    torch.get_device_module = lambda device=None: module_of("cuda" if device is None else device)
     torch.Tensor.record_stream = lambda self, s: None  # a note to the allocator  # pyright: ignore[reportAttributeAccessIssue]
     answer_generated_code()
     custom_ops.install()

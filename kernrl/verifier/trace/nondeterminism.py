@@ -44,6 +44,8 @@ ASKED = {
     "numpy.random": "random rand randn randint uniform normal choice random_sample",
     "torch": "get_num_threads",
     "torch._C": "_len_torch_dispatch_stack _get_dispatch_stack_at",
+    "torch.accelerator": "device_count memory_allocated memory_reserved max_memory_allocated max_memory_reserved memory_stats"
+    " get_memory_info",
     "torch.cuda": "memory_allocated memory_reserved max_memory_allocated max_memory_reserved memory_stats memory_snapshot"
     " mem_get_info device_count",
     "weakref": "finalize getweakrefcount getweakrefs",

@@ -43,6 +43,10 @@ REFUSED: dict[str, tuple[str, str]] = {
             "SeedSequence(0)": "len(self.lot.spawn(1)[0].spawn_key) > 1",
         }.items()
     },
+    "the number of GPUs": (
+        module(f"torch.accelerator.device_count()\n{LAUNCH}"),
+        "forward() calls torch.accelerator.device_count",
+    ),
     "the environment": (module(f"import os\nos.environ.get('HOME')\n{LAUNCH}"), "forward() calls os.environ"),
     "an address": (module(f"id(x)\n{LAUNCH}"), "forward() calls id()"),
     "the hash of an object": (module(f"hash(object())\n{LAUNCH}"), "forward() calls hash() of an object"),

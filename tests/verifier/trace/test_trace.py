@@ -54,6 +54,10 @@ HABITS = {
     "grid in a variable": "y = torch.empty_like(x); k = double[(4,)]; k(x, y, x.numel(), 64); return y",
     "is_cuda": "assert x.is_cuda and x.device.type == 'cuda' and not x.is_cpu; return launch(x)",
     "device context": "with torch.cuda.device(x.device): return launch(x)",
+    "accelerator": (
+        "d = torch.accelerator.current_accelerator(); assert torch.accelerator.is_available() and d.type == 'cuda'\n"
+        "with torch.get_device_module().device(torch.accelerator.current_device_index()): return launch(x)"
+    ),
     "device index": "with torch.cuda.device(torch.cuda.current_device()): return launch(x)",
     "device properties": "n = torch.cuda.get_device_properties(x.device).multi_processor_count; assert n > 1; return launch(x)",
     "capability": "assert torch.cuda.get_device_capability() == (9, 0); torch.cuda.synchronize(); return launch(x)",
@@ -488,6 +492,19 @@ TUNED = HEAD.replace(
 )
 
 
+def test_an_autotuner_may_be_imported_by_its_name():
+    tuned = HEAD.replace("@triton.jit", "@triton.autotune([triton.Config({'BLOCK': 64})], key=['n'])\n@triton.jit").replace(
+        ", BLOCK=64", ""
+    )
+    assert launches(plan_of("from triton.runtime.autotuner import Autotuner\n" + tuned + MODEL))
+
+
+def test_annotations_are_evaluated_unless_the_code_says_otherwise():
+    check = "def f(a: int): ...\nassert f.__annotations__ == {'a': %s}\n"
+    assert launches(plan_of(check % "int" + HEAD + MODEL))
+    assert launches(plan_of("from __future__ import annotations\n" + check % "'int'" + HEAD + MODEL))
+
+
 def test_whoever_reads_the_best_configuration_has_no_other():
     body = """
         for i in range(2):
@@ -596,6 +613,9 @@ REFUSED = {
         "a tensor of addresses",
     ),
     "TorchScript": ("return torch.jit.script(launch)(x)", "TorchScript"),
+    "Gluon": (
+        "from triton.experimental import gluon; gluon.jit(double.fn)[(4,)](x, x, 256, 64); return launch(x)", "Gluon kernel",
+    ),
     "times kernels": ("triton.testing.do_bench(lambda: launch(x)); return launch(x)", "cannot be timed"),
     "operator of torch": (
         "torch.library.custom_op('aten::mine', mutates_args=())(launch); return launch(x)", "under a name of its own",
