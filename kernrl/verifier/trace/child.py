@@ -149,7 +149,16 @@ def describe(error: BaseException) -> tuple[str, str]:
     if "meta tensors" in text or "'Meta' backend" in text or (isinstance(error, NotImplementedError) and "meta" in text):
         said = text.splitlines()[0].partition(" raises unimplemented")[0]  # the rest is about torch's own settings
         return "untraceable", f"an operation's result depends on tensor values: {said}{_where(error)}."
+    if any(said in text for said in _ASKS_A_GPU):
+        return "untraceable", f"this asks a GPU itself, and a trace has none: leave it out{_where(error)}."
     return "trace_error", f"{type(error).__name__}: {text}{_where(error)}."
+
+
+_ASKS_A_GPU = (
+    *("ATen_cuda", "compiled without CUDA", "not compiled with CUDA", "no NVIDIA driver", "No CUDA GPUs are available"),
+    "'torch._C' has no attribute '_cuda",
+)
+"""How torch says, with and without CUDA, that it finds no GPU."""
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

@@ -146,6 +146,8 @@ def install(arch: str) -> GPUTarget:
         "set_device": lambda device: None,
         "synchronize": lambda device=None: None,
         "empty_cache": lambda: None,
+        "ipc_collect": lambda: None,
+        "set_per_process_memory_fraction": lambda fraction, device=None: None,
         # forward is called in both ways, and must do the same
         "is_current_stream_capturing": lambda: _NoGrad.depth > 0,
         "get_device_properties": lambda device=None: properties,

@@ -13,7 +13,7 @@ import functools
 import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -59,7 +59,7 @@ VALUE_NEEDED = (
 
 # Uninitialised allocation: storages appear, but nothing is computed.
 _EMPTY = frozenset(f"aten.{n}" for n in ("empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided"))
-_TURNING = frozenset(f"aten.{n}" for n in ("squeeze_", "unsqueeze_", "transpose_", "t_"))
+_TURNING = frozenset(f"aten.{n}" for n in ("squeeze_", "unsqueeze_", "transpose_", "t_", "resize_"))
 """In-place calls that change a tensor's shape and strides, and no number."""
 _BATCH_NORM = frozenset(("aten.native_batch_norm.default", "aten.cudnn_batch_norm.default"))
 
@@ -96,6 +96,7 @@ class Recorder:
         key = storage_key(tensor)
         known = self._index.get(key)
         if known is not None and kind == "temp":
+            self._grow(known, tensor.untyped_storage().nbytes())
             return known
         storage = Storage(kind, tensor.untyped_storage().nbytes(), source)  # pyright: ignore[reportArgumentType]
         if known is not None:
@@ -107,6 +108,14 @@ class Recorder:
         # if it were freed, its key could be reused
         self._alive.append(tensor.untyped_storage())
         return self._index[key]
+
+    def _grow(self, number: int, nbytes: int) -> None:
+        """Note that a storage was resized. It keeps what it holds, and the rest of it is uninitialised."""
+        storage = self.storages[number]
+        if nbytes > storage.nbytes:
+            if storage.kind != "temp":
+                raise Untraceable("the memory of an input or a parameter is resized: make a new tensor")
+            self.storages[number] = replace(storage, nbytes=nbytes)
 
     def storage_keys(self) -> Iterable[int]:
         """Of every storage."""

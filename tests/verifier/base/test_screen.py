@@ -104,8 +104,8 @@ def test_what_is_refused_says_what_to_write_instead(line, says):
         "from torch import distributed as dist\nRANK = dist.get_rank() if dist.is_initialized() else 0",
         "@torch.compile\ndef reference(x): return x + 1",
         "def benchmark(f):\n    s = torch.cuda.Event(enable_timing=True)\n    return open('/tmp/x')",
-        "from torch._inductor.runtime import triton_helpers as h\nfrom torch._inductor.runtime.triton_helpers import libdevice\n"
-        "f, g = h.maximum, libdevice.rsqrt",
+        "from torch._inductor.runtime import triton_helpers as h\nf = h.maximum",
+        "from torch._inductor.runtime.triton_helpers import libdevice\nf = libdevice.rsqrt",
         "import os, json\nif os.path.exists('a'):\n    with open('a') as f:\n        A = json.load(f)",
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import ctypes\n    P = ctypes.c_void_p",
     ],

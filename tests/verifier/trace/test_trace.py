@@ -54,6 +54,10 @@ HABITS = {
     "grid in a variable": "y = torch.empty_like(x); k = double[(4,)]; k(x, y, x.numel(), 64); return y",
     "is_cuda": "assert x.is_cuda and x.device.type == 'cuda' and not x.is_cpu; return launch(x)",
     "device context": "with torch.cuda.device(x.device): return launch(x)",
+    "a result made larger": (
+        "y = torch.empty(0, device=x.device).resize_(x.shape); double[(4,)](x, y, 256, BLOCK=64); return y"
+    ),
+    "collects": "torch.cuda.ipc_collect(); torch.cuda.empty_cache(); return launch(x)",
     "accelerator": (
         "d = torch.accelerator.current_accelerator(); assert torch.accelerator.is_available() and d.type == 'cuda'\n"
         "with torch.get_device_module().device(torch.accelerator.current_device_index()): return launch(x)"
@@ -616,6 +620,9 @@ REFUSED = {
     "Gluon": (
         "from triton.experimental import gluon; gluon.jit(double.fn)[(4,)](x, x, 256, 64); return launch(x)", "Gluon kernel",
     ),
+    "a generator of the GPU": ("torch.Generator(device='cuda'); return launch(x)", "asks a GPU itself"),
+    "the GPU's state": ("torch.cuda.get_rng_state(); return launch(x)", "asks a GPU itself"),
+    "an input made larger": ("x.resize_(16, 32); return launch(x)", "resized"),
     "times kernels": ("triton.testing.do_bench(lambda: launch(x)); return launch(x)", "cannot be timed"),
     "operator of torch": (
         "torch.library.custom_op('aten::mine', mutates_args=())(launch); return launch(x)", "under a name of its own",
