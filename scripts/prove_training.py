@@ -3,6 +3,7 @@
     python scripts/prove_training.py train --model checkpoints/nano --out proof --seconds 60 --long-seconds 300
     python scripts/prove_training.py judge --out proof
     python scripts/prove_training.py table --out proof --to docs/benchmarks/training
+    python scripts/prove_training.py answer --kept proof --model checkpoints/nano --out bf16 --precision bf16  # then judge
 
 Every run starts from the same model and learns on the same tasks of train compositions, in its own order; best-of-n,
 reward-weighted and reinforce are given `--seconds` each, as `--time-limit-s`; `best-of-n-even` takes the even steps of
@@ -190,10 +191,9 @@ def train_and_answer(name: str, args: argparse.Namespace, left_s: float, verifie
         facts = {"wall_s": time.perf_counter() - begun, "steps": lines, "settings": settings, **environment()}
         facts |= {"commit": args.commit} if args.commit else {}
         (args.out / name / "train.json").write_text(json.dumps(facts))
-    replies = "".join(json.dumps(row) + "\n" for row in answer(model, verifier, args))
-    replace_file(args.out / name / "replies.jsonl", replies)
-    if args.keep == name:
+    if name in args.keep:
         shutil.copytree(model, args.out / name / "model")
+    write_replies(name, model, verifier, args)
     print(name, f"{spent_s(lines):.0f} s", *(last_line(lines)), flush=True)
 
 
@@ -238,8 +238,27 @@ def asked_tasks(args: argparse.Namespace) -> list[Task]:
     return [task for suite in args.suites for task in load_tasks(suite, limit=args.limit).tasks]
 
 
-def answer(model: Path, verifier: HardenedVerifier, args: argparse.Namespace) -> Iterator[Row]:
-    """The model's replies to the suites, in a fixed order."""
+def answer(args: argparse.Namespace) -> None:
+    """Have the models that `train --keep` left in `--kept` answer the suites, under another precision say."""
+    config = VerifierConfig(cache_dir=args.cache_dir, precision=args.precision)
+    with HardenedVerifier(config) as verifier:
+        for name in args.runs:
+            model = args.model if name == "start" else args.kept / name / "model"
+            if model is None or not model.exists() or (args.out / name / "replies.jsonl").exists():
+                continue
+            (args.out / name).mkdir(parents=True, exist_ok=True)
+            if (facts := args.kept / name / "train.json").exists():
+                shutil.copy(facts, args.out / name)
+            write_replies(name, model, verifier, args)
+
+
+def write_replies(name: str, model: Path, verifier: HardenedVerifier, args: argparse.Namespace) -> None:
+    rows = "".join(json.dumps(row) + "\n" for row in replies_of(model, verifier, args))
+    replace_file(args.out / name / "replies.jsonl", rows)
+
+
+def replies_of(model: Path, verifier: HardenedVerifier, args: argparse.Namespace) -> Iterator[Row]:
+    """What the model writes for the suites, in a fixed order."""
     tasks = asked_tasks(args)
     policy = load_policy(str(model), dtype="bf16")
     policy.model.to("cuda" if torch.cuda.is_available() else "cpu")  # pyright: ignore
@@ -340,7 +359,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parts = parser.add_subparsers(required=True)
     part: dict[str, argparse.ArgumentParser] = {}
-    stages: tuple[Callable[[argparse.Namespace], None], ...] = (train, judge, table)
+    stages: tuple[Callable[[argparse.Namespace], None], ...] = (train, answer, judge, table)
     for stage in stages:
         part[stage.__name__] = one = parts.add_parser(stage.__name__, help=stage.__doc__)
         one.set_defaults(stage=stage)
@@ -366,7 +385,11 @@ def main() -> None:
     part["train"].add_argument("--sft-steps", type=int, default=300, help="steps of further-sft that take as long")
     part["train"].add_argument("--short-steps", type=int, default=8, help="steps of the runs that differ in one choice")
     part["train"].add_argument("--commit", help="of this code, where its folder is not a repository")
-    part["train"].add_argument("--keep", choices=RUNS, help="run whose model is kept in --out")
+    part["train"].add_argument(
+        "--keep", nargs="+", choices=RUNS, default=[], metavar="RUN", help="runs whose models are kept in --out"
+    )
+    part["answer"].add_argument("--kept", type=Path, required=True, help="the --out of `train --keep`")
+    part["answer"].add_argument("--model", type=Path, help="model folder of the run `start`")
     part["judge"].add_argument("--baseline", nargs="+", default=("eager", "compile"), help="eager, compile, or both")
     part["judge"].add_argument(
         "--standby", action="store_true", help="be ready, and begin when standard input has a line or ends"

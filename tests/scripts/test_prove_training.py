@@ -139,9 +139,9 @@ def test_compile_is_timed_for_the_runs_alone_that_compare_with_it(tmp_path, monk
     monkeypatch.setattr(prove_training, "HardenedVerifier", verifier_of)
     monkeypatch.setattr(prove_training, "make_tasks", lambda args: None)
     monkeypatch.setattr(prove_training, "train_one", train_one)
-    monkeypatch.setattr(prove_training, "answer", lambda model, verifier, args: [{"text": "x"}])
+    monkeypatch.setattr(prove_training, "replies_of", lambda model, verifier, args: [{"text": "x"}])
     runs = ["start", "reward-milestones", "best-of-n", "few-tasks-best-known", "reinforce-0", "reinforce-long"]
-    given = {"precision": "tf32", "cache_dir": None, "commit": None, "keep": None, "model": tmp_path / "nano"}
+    given = {"precision": "tf32", "cache_dir": None, "commit": None, "keep": [], "model": tmp_path / "nano"}
     args = argparse.Namespace(out=tmp_path / "proof", runs=runs, seconds=60.0, long_seconds=300.0, budget_s=math.inf, **given)
     prove_training.train(args)
     assert opened == [("eager",), ("eager", "compile")]
@@ -158,6 +158,25 @@ def test_compile_is_timed_for_the_runs_alone_that_compare_with_it(tmp_path, monk
     args.out, args.budget_s = tmp_path / "another", 59.0
     prove_training.train(args)
     assert trained == []
+
+
+def test_models_that_were_kept_answer_again(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(prove_training, "HardenedVerifier", lambda config: contextlib.nullcontext(config.precision))
+    monkeypatch.setattr(
+        prove_training, "replies_of", lambda model, precision, args: asked.append((model, precision)) or [{"text": "x"}]
+    )
+    kept, nano, out = tmp_path / "proof", tmp_path / "nano", tmp_path / "bf16"
+    for folder in (nano, kept / "reinforce-0" / "model", kept / "reinforce-1" / "model", out / "reinforce-1"):
+        folder.mkdir(parents=True)
+    (kept / "reinforce-0" / "train.json").write_text("{}")
+    (out / "reinforce-1" / "replies.jsonl").write_text("")
+    runs = ["start", "reinforce-0", "reinforce-1", "reinforce-2"]
+    args = argparse.Namespace(kept=kept, out=out, runs=runs, model=nano, precision="bf16", cache_dir=None)
+    prove_training.answer(args)
+    assert asked == [(nano, "bf16"), (kept / "reinforce-0" / "model", "bf16")]
+    assert (out / "reinforce-0" / "train.json").exists()
+    assert (out / "start" / "replies.jsonl").exists()
 
 
 def test_steps_are_named_in_ranges():
