@@ -230,7 +230,10 @@ def expand(batch: Batch, action_ids: Tensor, config: LossConfig) -> Tokens:
     starts = batch.cu_seqlens
     by_sequence = config.by_sequence
     if starts is None and len(plan.shape) == 2 and (by_sequence or plan.by_length):
-        starts = torch.arange(plan.sequences + 1, device=device) * plan.tokens_per_sequence
+        if each := plan.tokens_per_sequence:
+            starts = torch.arange(0, n + 1, each, device=device)
+        else:
+            starts = torch.zeros(plan.sequences + 1, dtype=torch.int64, device=device)
     mask = None if batch.mask is None else batch.mask.reshape(n).to(torch.bool)
     advantages, per = given.detach().reshape(-1).to(dtype), plan.tokens_per_advantage
     if not n:
