@@ -7,12 +7,12 @@
 
 Every run starts from the same model and learns on the same tasks of train compositions, in its own order; best-of-n,
 reward-weighted and reinforce are given `--seconds` each, as `--time-limit-s`; `best-of-n-even` takes the even steps of
-reinforce (`--adam-epsilon`), `best-of-n-then-reinforce` has half of the time for each, and `reinforce-long` is `reinforce-0`
-gone on with. What a model then writes for the tasks of `--suites` is judged together with what all the others wrote, a task at
-a time, so that all are timed side by side. Each part skips what is in `--out` already, so the proof may be made in pieces
-(`train --runs best-of-n`, `judge --budget-s 120`), and its runs on several GPUs at once (`judge --share 2/8`). `table` is of
-the suites that it is given; `TO_tasks.md` beside it has the tasks that were not faster than compile. Without a GPU it does the
-same with modelled times, which only shows that the script runs.
+reinforce (`--adam-epsilon`), `best-of-n-then-reinforce` divides the time between the two (`--first-share`), and
+`reinforce-long` is `reinforce-0` gone on with. What a model then writes for the tasks of `--suites` is judged together with
+what all the others wrote, a task at a time, so that all are timed side by side. Each part skips what is in `--out` already, so
+the proof may be made in pieces (`train --runs best-of-n`, `judge --budget-s 120`), and its runs on several GPUs at once (`judge
+--share 2/8`). `table` is of the suites that it is given; `TO_tasks.md` beside it has the tasks that were not faster than
+compile. Without a GPU it does the same with modelled times, which only shows that the script runs.
 """
 
 from __future__ import annotations
@@ -95,8 +95,6 @@ EVEN_STEPS = {name: REINFORCE[name] for name in ("adam_epsilon", "learning_rate"
 SEEDS = (0, 1, 2)
 ALONE, BOTH = "reinforce-", "best-of-n-then-reinforce-"
 """Runs of several seeds."""
-FIRST_SHARE = 0.5
-"""Of a run of both, how much of the time is for best-of-n."""
 METHODS = (
     "further-sft", "best-of-n", EVEN, "reward-weighted", *(f"{kind}{seed}" for kind in (ALONE, BOTH) for seed in SEEDS),
 )  # fmt: skip
@@ -125,14 +123,14 @@ def train_one(name: str, args: argparse.Namespace, seconds: float, verifier: Har
             own = {"steps": args.short_steps, "seed": 20} | CHOICES[name]
         elif name.startswith(BOTH):
             first = learn | AGAINST | judged | {"output": first_of(folder), "seed": 30 + seed_of(name)}
-            best_of_n.run(BestOfNConfig.model_validate(first | {"time_limit_s": FIRST_SHARE * seconds}), verifier)
+            best_of_n.run(BestOfNConfig.model_validate(first | {"time_limit_s": args.first_share * seconds}), verifier)
             left_s = max(1.0, seconds - spent_s(read_lines(first_of(folder) / "metrics.jsonl")))
             own = {"time_limit_s": left_s, "seed": 40 + seed_of(name), "model": str(first_of(folder) / "model")}
         else:
             own = {"time_limit_s": spent_s(read_lines(folder / "metrics.jsonl")) + seconds, "seed": 10 + seed_of(name)}
         settings = learn | REINFORCE | judged | dict(args.set) | {"resume": folder.exists()} | own
         reinforce.run(config := ReinforceConfig.model_validate(settings), verifier)
-    whole = {"time_limit_s": seconds} if name.startswith(BOTH) else {}
+    whole = {"time_limit_s": seconds, "first_share": args.first_share} if name.startswith(BOTH) else {}
     return config.model_dump(mode="json", exclude=OF_ITS_PLACE) | whole
 
 
@@ -371,6 +369,9 @@ def main() -> None:
         one.add_argument("--cache-dir", type=Path, help="folder of the verifier's caches")
     part["train"].add_argument("--model", type=Path, required=True, help="model folder that every run starts from")
     part["train"].add_argument("--seconds", type=float, default=60, help="time limit of each method")
+    part["train"].add_argument(
+        "--first-share", type=float, default=0.5, help="of the time of a run of both, how much is for best-of-n"
+    )
     part["train"].add_argument(
         "--long-seconds", type=float, default=300, help=f"time of {LONG}'s steps, reinforce-0's with them"
     )

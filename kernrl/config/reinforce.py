@@ -118,8 +118,8 @@ class ReinforceConfig(CheckedConfig):
     )
     schedule: Schedule = Field(
         default="constant",
-        description="The learning rate after warm-up: it falls to a tenth by the last of --steps, along a cosine or a line, or "
-        "stays constant.",
+        description="The learning rate after warm-up: it falls to a tenth by the last of --steps or the end of "
+        "--time-limit-s, along a cosine or a line, or stays constant.",
         json_schema_extra=OPTIMISER | RARE,
     )
     adam_epsilon: float = Field(

@@ -241,12 +241,14 @@ class Learner:
 
     @property
     def learning_rate(self) -> float:
-        """Of the step in flight: a linear warm-up, then what `--schedule` says, by the share of the steps after it."""
+        """Of the step in flight: a linear warm-up, then what `--schedule` says, by the share of the steps after it, or of the
+        time where less of that is left."""
         config = self.config
         rise = min(1.0, (self.step + 1) / (config.warmup_steps + 1))
         if config.schedule == "constant":
             return config.learning_rate * rise
         progress = max(0, self.step - config.warmup_steps) / max(1, config.steps - 1 - config.warmup_steps)
+        progress = max(progress, self.seconds / (config.time_limit_s or math.inf))
         return config.learning_rate * rise * (FINAL_RATIO + (1 - FINAL_RATIO) * falling(config.schedule, progress))
 
     def update(self, rows: list[LossRow]) -> dict[str, float]:

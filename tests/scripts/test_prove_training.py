@@ -80,7 +80,7 @@ def test_the_methods_are_given_the_same_time(tmp_path, monkeypatch):
         name = stage.__name__.rpartition(".")[2]
         monkeypatch.setattr(stage, "run", lambda config, verifier, name=name: asked.update({name: config}))
     args = argparse.Namespace(
-        model=tmp_path / "nano", out=tmp_path, workers=1, precision="tf32", set=[("epochs", 3)], short_steps=3
+        model=tmp_path / "nano", out=tmp_path, workers=1, precision="tf32", set=[("epochs", 3)], short_steps=3, first_share=0.5
     )
     for name in ("best-of-n", "reward-weighted", "reinforce-1"):
         settings = prove_training.train_one(name, args, 77.0, None, tmp_path / name)

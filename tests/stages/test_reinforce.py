@@ -90,6 +90,22 @@ def test_the_rate_falls_to_a_tenth_by_the_last_step_where_asked(model, tasks, tm
     assert [rate / 0.01 for rate in rates] == pytest.approx([0.5, 1.0, middle, last])
 
 
+@pytest.mark.parametrize(("schedule", "half"), [("linear", 0.55), ("cosine", 0.55), ("constant", 1.0)])
+def test_the_rate_falls_with_the_time_where_time_ends_the_run(schedule, half):
+    config = ReinforceConfig.model_validate(
+        {"model": "m", "output": "o", "learning_rate": 1.0, "warmup_steps": 1, "schedule": schedule, "time_limit_s": 80}
+    )
+
+    def rate(step, seconds):
+        return reinforce.Learner.learning_rate.fget(SimpleNamespace(config=config, step=step, seconds=seconds))  # pyright: ignore
+
+    assert rate(0, 0.0) == 0.5
+    assert rate(3, 40.0) == pytest.approx(half)
+    assert rate(9, 80.0) == pytest.approx(1.0 if schedule == "constant" else 0.1)
+    # whichever ends it first
+    assert rate(99, 40.0) == rate(9, 80.0)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("epsilon", "as_long_as_gradients"), [("1e-8", False), ("1", True)])
 def test_how_far_weights_without_much_gradient_move(model, tasks, tmp_path, epsilon, as_long_as_gradients):
