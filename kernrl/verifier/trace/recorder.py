@@ -53,9 +53,8 @@ def none_swallowed() -> Iterator[None]:
         raise Untraceable(f"{swallowed}; it must not be caught")
 
 
-VALUE_NEEDED = (
-    "forward() reads a tensor's value on the host ({what}), which cannot be traced: decide from shapes, or do it in the kernel"
-)
+ADVICE = ", which cannot be traced: decide from shapes, or do it in the kernel"
+VALUE_NEEDED = "forward() reads a tensor's value on the host ({what})" + ADVICE
 
 # Uninitialised allocation: storages appear, but nothing is computed.
 _EMPTY = frozenset(f"aten.{n}" for n in ("empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import re
 import sys
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -17,7 +18,7 @@ from kernrl.tasks.task import InputSet, Reference, Task, load_reference
 from kernrl.verifier.base.precision import COMPUTE_DTYPE, cast_dtype, is_float8
 from kernrl.verifier.plan.plan import Arg, Plan, Special, TensorSpec, TraceSpec
 from kernrl.verifier.trace.record_forward import record_forward
-from kernrl.verifier.trace.recorder import Recorder, Untraceable, dtype_name
+from kernrl.verifier.trace.recorder import ADVICE, Recorder, Untraceable, dtype_name
 
 DEEPEST = 4
 """Objects of settings inside one another that are read."""
@@ -56,6 +57,8 @@ def _behaviour(
         return nesting, None
     return nesting, plan != other
 
+
+_OPERATION = re.compile(r"aten::\w+|torch\.\w+|repeat_interleave")
 
 _REFUSED = (RuntimeError, TypeError, ValueError, NotImplementedError)
 """What recording raises for a reference that cannot be traced."""
@@ -105,7 +108,22 @@ def reference_plan(task: Task, input_set: InputSet, precision: str, target: str)
     try:
         return _recorded(task.id, task.pytorch_code, input_set.name, constants, precision, target)[0]
     except _REFUSED as error:
-        raise UsageError(f"{task.id}: the reference cannot be traced: {error}") from error
+        raise UsageError(f"{task.id}: the reference cannot be traced: {_why(error)}") from error
+
+
+_NEEDS_VALUES = "the sizes and the path of a forward must not depend on the numbers in tensors"
+
+
+def _why(error: Exception) -> str:
+    """A sentence for what recording a reference raised: torch's own of tensors without memory are of use to its developers."""
+    text = str(error)
+    if text.endswith(ADVICE):  # to who writes a candidate
+        return f"{text.removesuffix(ADVICE)}; {_NEEDS_VALUES}"
+    if isinstance(error, NotImplementedError) or "meta tensor" in text.lower():
+        found = _OPERATION.search(text)
+        operation = found[0].replace("aten::", "torch.") if found else "an operation"
+        return f"torch does not know what {operation} returns without numbers; {_NEEDS_VALUES}"
+    return text
 
 
 def outputs_of(task: Task, input_set: InputSet, precision: str, target: str) -> tuple[TensorSpec, ...]:

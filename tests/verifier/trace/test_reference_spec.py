@@ -1,0 +1,48 @@
+"""References that cannot be traced are refused in one sentence that names what they do."""
+
+import pytest
+
+from kernrl.errors import UsageError
+from kernrl.tasks.task import FULL, InputSet, Task
+from kernrl.verifier.trace.reference_spec import reference_plan
+
+SOURCE = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return {returned}
+
+
+def get_inputs():
+    return [torch.randn(8, 16)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+FORWARDS = {
+    "a size of its result": ("torch.bincount(x.long().flatten())", r"torch\.bincount returns without numbers"),
+    "a size, by torch's own words": ("x[x.nonzero()[:, 0]]", r"torch\.nonzero returns without numbers"),
+    "a size, given as a tensor": ("x.repeat_interleave(x[:, 0].long(), 0)", "repeat_interleave returns without numbers"),
+    "the host": ("x * x.max().item()", r"reads a tensor's value on the host \(\.item\(\)\); the sizes"),
+    "the host, within torch": ("torch.corrcoef(x)", r"torch\.equal returns without numbers"),
+}
+
+
+@pytest.mark.parametrize("needing", FORWARDS)
+def test_a_reference_that_depends_on_numbers_is_told_on_which(needing):
+    returned, told = FORWARDS[needing]
+    with pytest.raises(UsageError, match=f"cannot be traced: .*{told}") as caught:
+        reference_plan(Task("t", SOURCE.format(returned=returned)), InputSet(FULL), "fp32", "sm_90")
+    said = str(caught.value)
+    assert said.endswith("must not depend on the numbers in tensors")
+    assert len(said) < 220  # torch's own has 900
+
+
+def test_what_is_no_tensor_is_named():
+    with pytest.raises(UsageError, match="forward returns a float, not tensors"):
+        reference_plan(Task("t", SOURCE.format(returned="x, 3.0")), InputSet(FULL), "fp32", "sm_90")
