@@ -168,6 +168,41 @@ def seeds() -> str:
     return table(SHORT, (short_row(data, n, n) for n in names))
 
 
+THREE_SEEDS = {
+    "training_three_seeds": "held-out, tf32",
+    "training_three_seeds_foreign": "by hand, tf32",
+    "training_three_seeds_bf16": "held-out, bf16",
+    "training_three_seeds_bf16_foreign": "by hand, bf16",
+}
+
+
+def three_seeds() -> str:
+    """Best-of-N and then REINFORCE, each seed and all of them, asked for two suites under two precisions."""
+    head = [
+        "asked for",
+        "run",
+        "tasks",
+        "correct",
+        "change, points",
+        "faster than eager",
+        "than compile",
+        "speed against compile",
+    ]
+    rows = []
+    for record, asked in THREE_SEEDS.items():
+        for name, row in read(record)["rows"].items():
+            if name == "fastest of all":
+                continue
+            against, change = row["against"], row.get("change", {})
+            title = name.removeprefix("best-of-n-then-reinforce-").removeprefix("best-of-n-then-reinforce, ")
+            cells = [figure_text(row["correct"]), points(change.get("correct")), faster(against["eager"])]
+            cells += [faster(against["compile"]), figure_text(against["compile"]["geomean_x"], as_times=True)]
+            title = f"seed {title}" if title.isdigit() else title
+            rows.append([asked, title, f"{row['tasks']}", *cells, figure_text(change.get("speed_ratio_x"), as_times=True)])
+            asked = ""
+    return table([*head, "speed, same tasks"], rows) + wrapped(f"{NOTE} {conditions(read('training_three_seeds'))}")
+
+
 def choices() -> str:
     """Short runs that differ from the first in one choice."""
     data = read("training")
@@ -363,6 +398,7 @@ TABLES: dict[str, Callable[[], str]] = {
         training,
         training_foreign,
         seeds,
+        three_seeds,
         choices,
         cost,
         ablation,
