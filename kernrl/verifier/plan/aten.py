@@ -6,6 +6,7 @@ This is an allow-list: anything else (random numbers, reading values, resizing s
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
@@ -92,10 +93,16 @@ def mutated(op: str) -> frozenset[int | str] | None:
     for position, argument in enumerate(overload._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             found |= {argument.name} if argument.kwarg_only else {argument.name, position}
-    if base_name(op) in ("native_batch_norm", "cudnn_batch_norm"):
-        # in training mode they write the running statistics, but the schema does not say so
-        found |= {3, 4, "running_mean", "running_var"}
     return frozenset(found)
+
+
+def mutated_by_call(op: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> frozenset[int | str]:
+    """`mutated`, and the running statistics that a batch norm writes in training mode, of which its schema says nothing."""
+    found = mutated(op) or frozenset()
+    if base_name(op) in ("native_batch_norm", "cudnn_batch_norm"):
+        training = args[5] if len(args) > 5 else kwargs.get("training")
+        return found if training is False else found | {3, 4, "running_mean", "running_var"}
+    return found
 
 
 @functools.lru_cache(maxsize=1024)

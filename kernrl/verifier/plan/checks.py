@@ -173,7 +173,7 @@ def written(node: Node, plan: Plan) -> set[int]:
     """Storages that a node may change."""
     if isinstance(node, AtenNode):
         # the schema says what is written; what the plan says of its results is not trusted
-        touched = aten.mutated(node.op) or frozenset()
+        touched = aten.mutated_by_call(node.op, node.args, node.kwargs)
         args = [a for i, a in enumerate(node.args) if i in touched] + [a for k, a in node.kwargs.items() if k in touched]
         return {r.storage for r in node.outputs if r is not None} | {r.storage for a in args for r in walk_refs(a)}
     return {r.storage for v in node.variants for r in _pointers(v, plan, "writes")}

@@ -279,7 +279,10 @@ class _RecordAten(TorchDispatchMode):
             return outputs
         if _counts_batches(name, args, recorder):
             return outputs
-        refs = tuple(recorder.ref(t) if isinstance(t, torch.Tensor) else None for t in _flat(outputs))
+        flat = list(_flat(outputs))
+        if name in _BATCH_NORM and not args[5]:
+            flat[1:] = [None] * len(flat[1:])  # of the statistics it saves in training, devices make tensors of other shapes
+        refs = tuple(recorder.ref(t) if isinstance(t, torch.Tensor) else None for t in flat)
         recorder.record(AtenNode(name, recorder.arg(args), {k: recorder.arg(v) for k, v in kwargs.items()}, refs))
         return outputs
 

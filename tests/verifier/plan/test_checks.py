@@ -159,6 +159,15 @@ def test_forged_operations(honest):
     assert verdict(replace(honest, nodes=(AtenNode("aten.relu_.default", (x,), {}, (None,)), *honest.nodes))) is Status.POLICY
 
 
+def test_a_batch_norm_writes_running_statistics_unless_it_is_in_eval_mode(honest):
+    x = honest.nodes[0].variants[0].args["x_ptr"]
+    row = replace(x, shape=(32,), stride=(1,))
+    for training in (True, False, 0, None):
+        args = (x, None, None, row, row, training, 0.1, 1e-5)
+        plan = replace(honest, nodes=(AtenNode("aten.native_batch_norm.default", args, {}, (None,) * 3), *honest.nodes))
+        assert verdict(plan) is (None if training is False else Status.POLICY), training
+
+
 def test_forged_setup(honest):
     x, y = honest.nodes[0].variants[0].args["x_ptr"], honest.outputs[0]
     assert verdict(replace(honest, setup=honest.nodes)) is Status.POLICY
