@@ -18,6 +18,7 @@ from typing import Any
 
 from kernrl.errors import UsageError
 from kernrl.tasks.constants import Constant, override_constants
+from kernrl.tasks.eval_mode import judged_mode
 
 FULL, SMALL, RAGGED = "full", "small", "ragged"
 """Names of input sets: the source as written (timed), sizes an interpreter can manage, and sizes that divide by nothing."""
@@ -86,7 +87,7 @@ def task_fingerprint(task: Task) -> str:
 class Reference:
     """A task's source, executed: the callables of KernelBench's contract."""
 
-    Model: type
+    Model: Callable[..., Any]
     get_inputs: Callable[[], Sequence[Any]]
     get_init_inputs: Callable[[], Sequence[Any]]
 
@@ -116,4 +117,5 @@ def load_reference(task: Task, input_set: InputSet | None = None) -> Reference:
     for name, part in zip(("Model", "get_inputs", "get_init_inputs"), parts, strict=True):
         if not callable(part):
             raise UsageError(f"{task.id}: the task's source sets {name} to {part!r:.40}: give that another name.")
-    return Reference(*parts)  # pyright: ignore[reportArgumentType]
+    model, *others = parts
+    return Reference(judged_mode(model, source), *others)  # pyright: ignore[reportArgumentType]

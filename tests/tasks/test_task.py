@@ -95,6 +95,7 @@ def test_good_reference_passes() -> None:
         ("torch.ones(3) * 2", "same value whatever its inputs"),
         ("torch.arange(3.0)", "same value whatever its inputs"),
         ("x[:0]", "empty tensor"),
+        ("x * torch.rand(())", "gives another answer to the same inputs: draw random numbers in get_inputs"),
         ("1 / 0", "raises ZeroDivisionError: division by zero"),
         ("self.missing(x)", "raises AttributeError"),
         ("{'y': x}", "returns a dict, where a tensor or a tuple of tensors is wanted"),

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 from kernrl.errors import UsageError
 from kernrl.files import replace_file
+from kernrl.tasks import eval_mode
 from kernrl.tasks.constants import Constant, module_constants, names_in_the_model, with_tuples
 from kernrl.tasks.graph.canonical.views import axis_groups
 from kernrl.tasks.graph.graph import Graph, Node, Value
@@ -325,6 +326,6 @@ def _from_row(row: Mapping[str, Any]) -> InputSet:
 def _version() -> str:
     """Hash of these sources: what another version derived is unknown."""
     digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.glob("*.py")):
+    for path in [*sorted(Path(__file__).parent.glob("*.py")), Path(eval_mode.__file__)]:
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]

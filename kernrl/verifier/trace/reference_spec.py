@@ -16,8 +16,8 @@ import torch
 from kernrl.errors import UsageError
 from kernrl.tasks.task import InputSet, Reference, Task, load_reference
 from kernrl.verifier.base.precision import COMPUTE_DTYPE, cast_dtype, is_float8
-from kernrl.verifier.plan.plan import Arg, Plan, Special, TensorSpec, TraceSpec
-from kernrl.verifier.trace.record_forward import record_forward
+from kernrl.verifier.plan.plan import Arg, AtenNode, Plan, Special, TensorSpec, TraceSpec
+from kernrl.verifier.trace.record_forward import reads, record_forward, writes
 from kernrl.verifier.trace.recorder import ADVICE, Recorder, Untraceable, dtype_name
 
 DEEPEST = 4
@@ -106,9 +106,34 @@ def reference_plan(task: Task, input_set: InputSet, precision: str, target: str)
     spec_of(task, input_set, precision, target)  # its complaints are sentences already
     constants = tuple(sorted(input_set.constants.items()))
     try:
-        return _recorded(task.id, task.pytorch_code, input_set.name, constants, precision, target)[0]
+        plan = _recorded(task.id, task.pytorch_code, input_set.name, constants, precision, target)[0]
     except _REFUSED as error:
         raise UsageError(f"{task.id}: the reference cannot be traced: {_why(error)}") from error
+    if drawing := _random_op(plan):
+        raise UsageError(
+            f"{task.id}: the reference draws random numbers ({drawing}), and no answer can be compared with those: "
+            "draw them in get_inputs, or call eval() in the constructor."
+        )
+    return plan
+
+
+def _random_op(plan: Plan) -> str:
+    """An operator that draws what an output depends on; '' if none does."""
+    wanted = {ref.storage for ref in plan.outputs}
+    for node in reversed(plan.nodes):
+        if writes(node) & wanted:
+            wanted |= reads(node)
+            if isinstance(node, AtenNode) and _draws(node.op):
+                return node.op
+    return ""
+
+
+def _draws(op: str) -> bool:
+    """Whether an operator's result depends on a seed."""
+    name, _, overload = op.removeprefix("aten.").partition(".")
+    packet = getattr(torch.ops.aten, name, None)
+    found = getattr(packet, overload or "default", None)
+    return found is not None and torch.Tag.nondeterministic_seeded in found.tags
 
 
 _NEEDS_VALUES = "the sizes and the path of a forward must not depend on the numbers in tensors"
