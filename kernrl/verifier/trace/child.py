@@ -30,7 +30,7 @@ from kernrl.verifier.trace import fake_cuda, guards
 from kernrl.verifier.trace.launches import Launches
 from kernrl.verifier.trace.other_shapes import Earlier
 from kernrl.verifier.trace.record_forward import record_forward
-from kernrl.verifier.trace.recorder import Recorder, Untraceable
+from kernrl.verifier.trace.recorder import WITHOUT_SHAPE, Recorder, Untraceable, without_shape
 
 _launches: Launches | None = None
 
@@ -146,9 +146,8 @@ def describe(error: BaseException) -> tuple[str, str]:
         return "compile_error", f"{text}{detail}"
     if isinstance(error, SyntaxError):
         return "syntax_error", f"{error.msg} at line {error.lineno}."
-    if "meta tensors" in text or "'Meta' backend" in text or (isinstance(error, NotImplementedError) and "meta" in text):
-        said = text.splitlines()[0].partition(" raises unimplemented")[0]  # the rest is about torch's own settings
-        return "untraceable", f"an operation's result depends on tensor values: {said}{_where(error)}."
+    if operator := without_shape(error):
+        return "untraceable", f"{operator} {WITHOUT_SHAPE}{_where(error)}."
     if any(said in text for said in _ASKS_A_GPU):
         return "untraceable", f"this asks a GPU itself, and a trace has none: leave it out{_where(error)}."
     return "trace_error", f"{type(error).__name__}: {text}{_where(error)}."

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -55,6 +56,23 @@ def none_swallowed() -> Iterator[None]:
 
 ADVICE = ", which cannot be traced: decide from shapes, or do it in the kernel"
 VALUE_NEEDED = "forward() reads a tensor's value on the host ({what})" + ADVICE
+
+WITHOUT_SHAPE = (
+    "makes a tensor whose shape depends on numbers, or whose shape torch does not know without them: "
+    "do it in a kernel, or by operations whose results have a known size, such as scatter_add, where and masks"
+)
+
+
+def without_shape(error: BaseException) -> str:
+    """The operator that cannot be called on tensors without values, of torch's exception; '' if it is another one."""
+    text = str(error).strip()
+    lower = text.lower()
+    without = "meta tensor" in lower or "'meta' backend" in lower
+    if not without and not (isinstance(error, NotImplementedError) and "meta" in lower):
+        return ""
+    named = re.search(r"(aten::\w+|torch\.\w+\(\)|'aten::\w+)", text) or re.search(r"(\w+) a meta tensor", text)
+    return named.group(1).strip("'") if named else "an operation"
+
 
 # Uninitialised allocation: storages appear, but nothing is computed.
 _EMPTY = frozenset(f"aten.{n}" for n in ("empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided"))
