@@ -15,6 +15,8 @@ from torch import Tensor
 
 JUMPING = frozenset(("hardshrink", "threshold", "sign", "sgn", "floor", "ceil", "trunc", "round", "frac"))
 ORDERING = frozenset(("gt", "ge", "lt", "le"))
+PICKING = frozenset(("topk", "sort", "kthvalue", "median"))
+"""Ops that say where the elements lie that they pick; of equal elements, torch picks any."""
 MARGIN = 6.0
 """How many times the modelled error of what a jump reads is within a rounding of it: of 10⁸ errors none is larger."""
 
@@ -32,6 +34,9 @@ class Jumps:
     margins: list[Tensor] = field(default_factory=list)
     near: bool = False
     """Some element lies within its margin of a jump."""
+    picks: bool = False
+    """Some op picked elements, of which some may be equal."""
+    _preferred: str = ""
     _at: int = 0
     _step: Callable[[Any, Any, Any], Any] | None = None
     _side: float = 0.0
@@ -54,6 +59,17 @@ class Jumps:
         """For an exact run with what lies near a jump above (1.0) or below it (-1.0)."""
         self._at, self._side, self._step = 0, side, self._move
         return self
+
+    def preferring(self, which: str) -> Jumps:
+        """For an exact run in which ops pick the `first` of equal elements, or the `last`."""
+        self._preferred, self._step = which, lambda func, args, kwargs: func(*args, **kwargs)
+        return self
+
+    def pick(self, func: Any, args: Sequence[Any], kwargs: Any) -> Any:
+        """The result of an op of `PICKING`."""
+        self.picks = True
+        found = func(*args, **kwargs)
+        return _picked(found, func, args, kwargs, self._preferred) if self._preferred else found
 
     def takes(self, args: Sequence[Any]) -> bool:
         """Whether the result of an op that may jump (`may_jump`) does so for these arguments."""
@@ -111,6 +127,19 @@ class Jumps:
         at, self._at = self._at, self._at + 1
         fits = at < len(self.operands) and self.operands[at].shape == _operand(args).shape
         return at if fits else None
+
+
+def _picked(found: Any, func: Any, args: Sequence[Any], kwargs: Any, which: str) -> Any:
+    """What an op has found, with other places: those of the first of equal elements, or the last."""
+    given = dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | dict(kwargs)
+    x, dim = given["self"], given.get("dim", -1)
+    # a stable sort picks the first one, and a median of all says no place
+    if not isinstance(found, tuple) or given.get("stable") or not x.dim() or x.is_meta:
+        return found
+    ordered = x if which == "first" else x.flip(dim)
+    ranks = ordered.argsort(dim=dim, stable=True).argsort(dim=dim)  # as x, less the equal ones
+    _, places = func(**given | {"self": ranks if which == "first" else ranks.flip(dim)})
+    return found[0], places
 
 
 def _rms(x: Tensor, among: Tensor, dim: int | None = None) -> Tensor:

@@ -91,7 +91,8 @@ class ReferenceAnswers:
         roundings, and every operation by one more than its own: where a task magnifies rounding (a variance of two numbers, a
         softmax of large ones), a single eager run says little about the error of an equally good program. Under tf32, that run
         also models TF32 operands in every product: libraries may decline TF32 at odd shapes, but a candidate may use it there.
-        Elements within that rounding of an op's jump may lie on either side of it (`jumps`).
+        Elements within that rounding of an op's jump may lie on either side of it, and of equal elements any may be picked
+        (`jumps`).
         """
         jumps = Jumps()  # where there are any, `quick` has called this
         return self._whole(kind, truth if truth is not None else self._exact_run(jumps.recording()), jumps)
@@ -104,7 +105,7 @@ class ReferenceAnswers:
         """
         jumps, precision = Jumps(), self.inputs.precision
         truth = self._exact_run(jumps.recording())
-        if jumps.operands or kind is Inputs.NONFINITE:
+        if jumps.operands or jumps.picks or kind is Inputs.NONFINITE:
             return self._whole(kind, truth, jumps), []
         # in TF32, products of a good candidate are often further off than eager's
         rounded = [self.rounded_run(jumps, kind)] if precision == "tf32" else []
@@ -171,6 +172,8 @@ class ReferenceAnswers:
             jumps.relative(PERTURBATION_ROUNDOFFS * UNIT_ROUNDOFF[precision])
         sides = [self._exact_run(jumps.moved(side), "jumps") for side in (1.0, -1.0)] if jumps.near else []
         either = slack(truth, sides) if sides else [None] * len(truth)
+        if jumps.picks:
+            rounded += [self._exact_run(Jumps().preferring(which), "jumps") for which in ("first", "last")]
         eager = self._eager_run()
         with self._clock.at("levels"):
             levels = [

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from kernrl.tasks.task import InputSet, Task
 from kernrl.verifier.judge.compare import error_figures, excess, tolerances_for
@@ -111,3 +114,35 @@ def test_a_reference_without_jumps_is_run_once(monkeypatch: pytest.MonkeyPatch) 
     assert not sides, "nor on either side of a jump"
     answered(SHRUNK, change={5: THIRD})
     assert sides == [1.0, -1.0]
+
+
+PICKED = {
+    "topk": ("x.topk(4).indices", lambda x: x.sort(descending=True, stable=True).indices[:, :4]),
+    "topk of the least": ("x.topk(4, 1, False).indices", lambda x: 63 - x.flip(1).sort(stable=True).indices[:, :4]),
+    "sort": ("x.sort(0).indices", lambda x: 15 - x.flip(0).sort(dim=0, stable=True).indices),
+    "median": ("x.median(1).indices", lambda x: x.sort(stable=True).indices[:, 31]),
+}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize(("called", "other"), PICKED.values(), ids=PICKED)
+def test_any_of_equal_elements_may_be_picked(called: str, other: Callable[[Tensor], Tensor], precision: str) -> None:
+    # clamped numbers are mostly equal
+    x, answer = answered(SOURCE.format(called), precision)
+    assert not exceeds(other(x), answer)
+    assert exceeds(torch.zeros_like(answer.truth[0]) - 1000, answer)
+
+
+def test_a_place_of_a_number_that_has_no_equal_is_the_right_one() -> None:
+    distinct = dict(enumerate(torch.arange(1024.0).mul(0.37).sin().tolist()))
+    x, answer = answered(SOURCE.format("x.topk(4).indices"), "fp32", distinct)
+    right = x.topk(4).indices
+    assert not exceeds(right, answer)
+    wrong = right.clone()
+    wrong[3, 2] = (wrong[3, 2] + 1) % 64
+    assert exceeds(wrong, answer)
+
+
+def test_a_stable_sort_picks_the_first() -> None:
+    x, answer = answered(SOURCE.format("(x * 0.0).sort(dim=1, stable=True).indices"))
+    assert exceeds(torch.arange(63, -1, -1).expand_as(x), answer)
