@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from functools import lru_cache
 
@@ -41,11 +42,12 @@ _REACH = {
 }
 
 _CUDA = "only Triton kernels are accepted: write the CUDA kernel as a @triton.jit function"
+_SCRIPT = "TorchScript is no authored kernel: write the fusion in Triton, and helpers as plain functions"
 _STREAM = "streams, events and CUDA graphs are not traced: launch in order on the current stream"
 _FORBIDDEN_ATTRIBUTES = {
     "torch.compile": "torch.compile is not an authored kernel: write the fusion in Triton",
-    "torch.jit.script": "TorchScript is not an authored kernel: write the fusion in Triton",
-    "torch.jit.trace": "TorchScript is not an authored kernel: write the fusion in Triton",
+    "torch.jit.script": _SCRIPT,
+    "torch.jit.trace": _SCRIPT,
     "torch.utils.cpp_extension": _CUDA,
     "torch.multiprocessing": "processes cannot be started: write the computation in Triton",
     "torch.distributed": "one GPU is verified: leave torch.distributed out",
@@ -55,7 +57,7 @@ _FORBIDDEN_ATTRIBUTES = {
     "torch._inductor": "compiled graphs are not authored kernels: write the fusion in Triton",
     "torch._dynamo.optimize": "compiled graphs are not authored kernels: write the fusion in Triton",
     "torch.cuda.Stream": _STREAM,
-    "torch.cuda.stream": _STREAM,
+    "torch.cuda.stream": f"{_STREAM}, without `with torch.cuda.stream(...)`",
     "torch.cuda.Event": _STREAM,
     "torch.cuda.CUDAGraph": _STREAM,
     "torch.cuda.graph": _STREAM,
@@ -146,8 +148,9 @@ def _used(tree: ast.Module) -> Iterator[ast.AST]:
     """The nodes of what runs: the module's statements, and those functions and classes that they and ModelNew name.
 
     Left out are what an `isinstance` compares with, and what only a type checker, a failing import, a script, a distributed
-    program or one with files of its own reaches.
+    program, one with files of its own or a flag that is off reaches.
     """
+    off = _switched_off(tree)
     waiting: dict[str, list[ast.AST]] = {}
     for node in tree.body:
         if isinstance(node, _DEFINITIONS):
@@ -169,9 +172,9 @@ def _used(tree: ast.Module) -> Iterator[ast.AST]:
                 running += _children(node)
         elif isinstance(node, ast.Try) and any(_catches_import(h) for h in node.handlers):
             running += [n for n in (*node.body, *node.orelse, *node.finalbody) if not _imports(n)]
-        elif isinstance(node, ast.If) and _fails_here(node.test):
+        elif isinstance(node, ast.If) and _fails_here(node.test, off):
             running += [node.test, *node.orelse]
-        elif isinstance(node, ast.IfExp) and _fails_here(node.test):
+        elif isinstance(node, ast.IfExp) and _fails_here(node.test, off):
             running += [node.test, node.orelse]
         else:
             running += _children(node)
@@ -199,10 +202,24 @@ def _children(node: ast.AST) -> list[ast.AST]:
     return found
 
 
-def _fails_here(test: ast.expr) -> bool:
-    """Whether a condition fails wherever a candidate is judged, so that what is under it does not run."""
+def _switched_off(tree: ast.Module) -> frozenset[str]:
+    """Names that the module sets to something false at its top level, and nowhere else: `USE_COMPILE = False`."""
+    stored = Counter(n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
+    off: set[str] = set()
+    for node in tree.body:
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
+        if isinstance(value, ast.Constant) and not value.value:
+            off |= {t.id for t in targets if isinstance(t, ast.Name) and stored[t.id] == 1}
+    return frozenset(off)
+
+
+def _fails_here(test: ast.expr, off: frozenset[str]) -> bool:
+    """Whether a condition fails wherever a candidate is judged, so that what is under it does not run. `off`: false names."""
     if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
-        return any(map(_fails_here, test.values))
+        return any(_fails_here(value, off) for value in test.values)
+    if isinstance(test, ast.Name) and test.id in off:
+        return True
     if isinstance(test, ast.Compare):
         return ast.dump(test) in _IS_SCRIPT
     first, _, last = _dotted(test.func if isinstance(test, ast.Call) else test).rpartition(".")

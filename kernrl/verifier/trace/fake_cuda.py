@@ -178,7 +178,9 @@ def install(arch: str) -> GPUTarget:
     torch.is_inference_mode_enabled = lambda: _NoGrad.depth > 0  # pyright: ignore[reportPrivateImportUsage]
     torch.inference_mode = _NoGrad  # pyright: ignore[reportAttributeAccessIssue, reportPrivateImportUsage]
     torch.compile = _RefusedOnUse("torch.compile is not an authored kernel: write the fusion in Triton")  # pyright: ignore[reportAttributeAccessIssue]
-    torch.jit.script = _RefusedOnUse("TorchScript is not an authored kernel: write the fusion in Triton")  # pyright: ignore[reportAttributeAccessIssue]
+    torch.jit.script = _RefusedOnUse(
+        "TorchScript is no authored kernel: write the fusion in Triton, and helpers as plain functions"
+    )  # pyright: ignore[reportAttributeAccessIssue]
     torch.autocast = _NoAutocast  # pyright: ignore[reportAttributeAccessIssue, reportPrivateImportUsage]
     torch.cuda.amp.autocast = torch.amp.autocast = _NoAutocast  # pyright: ignore[reportAttributeAccessIssue]
     for name in ("Stream", "Event"):  # of any accelerator; torch derives classes of its own from these

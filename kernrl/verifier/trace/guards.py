@@ -56,6 +56,7 @@ _CLASSES = (
 _HOOKS = tuple(f"_global_{name}_hooks" for name in ("forward", "forward_pre", "backward", "parameter_registration"))
 
 _ATEN = "torch.ops.aten"
+_VERSION = "Tensor._version"
 _NOT_OPERATORS = frozenset(("name",))
 """Names of `torch.ops.aten` that are no operators."""
 
@@ -277,6 +278,8 @@ def _guarded(function: Callable[..., Any], name: str, *, always: bool) -> Callab
 def _sentence(name: str, *, always: bool) -> str:
     if always:
         return f"{name} leaves work for later or for others, which is not traced: call things in order"
+    if name == _VERSION:
+        return f"forward() calls {name}, which counts writes: compute what is made of weights in every call, without a cache"
     return f"forward() calls {name}: its work may depend only on shapes and arguments, not on time, chance or the process"
 
 
@@ -336,7 +339,7 @@ def _guard_counts() -> None:
     if not hasattr(cached, "__wrapped__"):
         functools.lru_cache = lru_cache  # pyright: ignore[reportAttributeAccessIssue]
         version = torch.Tensor._version
-        torch.Tensor._version = property(_guarded(version.__get__, "Tensor._version", always=False))  # pyright: ignore[reportAttributeAccessIssue]
+        torch.Tensor._version = property(_guarded(version.__get__, _VERSION, always=False))  # pyright: ignore[reportAttributeAccessIssue]
         address = torch.UntypedStorage.data_ptr
         torch.UntypedStorage.data_ptr = _guarded(address, "the data_ptr() of a storage", always=False)
 

@@ -108,10 +108,25 @@ def test_what_is_refused_says_what_to_write_instead(line, says):
         "from torch._inductor.runtime.triton_helpers import libdevice\nf = libdevice.rsqrt",
         "import os, json\nif os.path.exists('a'):\n    with open('a') as f:\n        A = json.load(f)",
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import ctypes\n    P = ctypes.c_void_p",
+        "COMPILE = False\nf = torch.compile(g) if COMPILE else g",
+        "PROFILE: bool = False\nif PROFILE and torch:\n    s = torch.cuda.Event()",
     ],
 )
 def test_what_is_mentioned_and_not_used_passes(line):
     assert screen(HONEST + "\n" + line + "\n") is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "COMPILE = True\nf = torch.compile(g) if COMPILE else g",
+        "COMPILE = False\nCOMPILE = len('a')\nif COMPILE:\n    f = torch.compile(g)",
+        "COMPILE = False\nf = g if COMPILE else torch.compile(g)",
+        "COMPILE = False\nif not COMPILE:\n    f = torch.compile(g)",
+    ],
+)
+def test_what_a_flag_does_not_switch_off_is_refused(line):
+    assert screen(HONEST + "\n" + line + "\n") is not None
 
 
 def test_inline_assembly_is_refused():
