@@ -145,7 +145,10 @@ class _Comparison:
         """Raise Untraceable unless the later call does what the first did, but for tables made once."""
         self.same = dict(zip(self.later.inputs, self.first.inputs, strict=True))
         position, once = 0, []
-        for node in self.later.nodes:
+        for at, node in enumerate(self.later.nodes):
+            here = self.first.nodes[position] if position < len(self.first.nodes) else None
+            if self._is_kept_for_backward(at) and not (here and self._matches(node, here)):
+                continue
             while position < len(self.first.nodes) and not self._matches(node, self.first.nodes[position]):
                 once.append(self.first.nodes[position])
                 position += 1
@@ -163,6 +166,15 @@ class _Comparison:
         return Untraceable(
             f"forward() does something else {when}: its work may depend only on shapes and arguments, not on a count or state"
         )
+
+    def _is_kept_for_backward(self, at: int) -> bool:
+        """Whether a node of the later call is a copy that nothing reads, as autograd keeps of what is changed in place."""
+        node = self.later.nodes[at]
+        if not isinstance(node, AtenNode) or node.op != "aten.clone.default" or not (made := node.outputs[0]):
+            return False
+        plan, copy = kernels_alone(self.kernels), made.storage
+        used = any(copy in checks.read(n, plan) | checks.written(n, plan) for n in self.later.nodes[at + 1 :])
+        return copy >= self.later.start and not used and all(o.storage != copy for o in self.later.outputs)
 
     def _are_tables(self, once: Sequence[Node]) -> bool:
         """Whether work that only the first call did depends on no input, and is left as it is afterwards."""
