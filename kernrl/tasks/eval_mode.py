@@ -17,6 +17,8 @@ from kernrl.syntax import parse_python
 if TYPE_CHECKING:
     from torch import nn
 
+IN_EVAL_MODE = "The task is judged in eval mode: in training mode its answers depend on chance or on earlier calls."
+
 _CHANCE = ("dropout", "drop_path", "rand", "bernoulli", "rrelu")
 """Parts of names of functions that draw numbers."""
 

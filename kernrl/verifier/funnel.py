@@ -17,6 +17,7 @@ import triton
 from kernrl import __version__
 from kernrl.config import VerifierConfig
 from kernrl.errors import InfrastructureError, InternalError, UsageError
+from kernrl.tasks.eval_mode import IN_EVAL_MODE
 from kernrl.tasks.task import FULL, RAGGED, InputSet, Task, task_fingerprint
 from kernrl.verifier.base.devices import device_aimed_at, gpu_aimed_at
 from kernrl.verifier.base.parse import parse_reply
@@ -25,11 +26,7 @@ from kernrl.verifier.base.screen import screen
 from kernrl.verifier.base.verdict import Rejection, Stage, Status, Verdict, printable
 from kernrl.verifier.base.version import verifier_version
 from kernrl.verifier.correctness import Defences, PlanJudge, precision_of
-from kernrl.verifier.interpreted_sets import (
-    NO_RAGGED_SET,
-    OTHER_NUMBERS,
-    rejected,
-)
+from kernrl.verifier.interpreted_sets import NO_RAGGED_SET, OTHER_NUMBERS, rejected
 from kernrl.verifier.judge.memory_estimate import rehearse
 from kernrl.verifier.judge.reasons import has_tf32_product, with_tf32_hint
 from kernrl.verifier.plan.layout import layout_notes
@@ -235,6 +232,8 @@ class StagedEvaluator:
             facts = self._judge_again(task, facts, candidate.source, progress)
         if all(s.derived or s.name == FULL for s in facts.sets) and not any(s.name == RAGGED for s in facts.sets):
             progress.notes.append(NO_RAGGED_SET)
+        if not facts.specs[-1].training and "eval()" not in task.pytorch_code:  # the task may say so itself
+            progress.notes.append(IN_EVAL_MODE)
 
     def _judge_again(self, task: Task, facts: TaskFacts, source: str, progress: Progress) -> TaskFacts:
         """Judge a source that failed at a derived set: at those where the task's numbers stay, if there is no GPU for the full

@@ -20,6 +20,7 @@ from support.logged import Logged
 from kernrl.config import VerifierConfig
 from kernrl.errors import InfrastructureError, UsageError
 from kernrl.stages import verify
+from kernrl.tasks.eval_mode import IN_EVAL_MODE
 from kernrl.tasks.solutions.from_graph.styles import write_solutions
 from kernrl.tasks.task import InputSet, Task
 from kernrl.verifier.base import progress
@@ -94,6 +95,14 @@ def test_waiting_for_a_core_is_not_counted_as_tracing(verifier: HardenedVerifier
     monkeypatch.setattr(progress, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     seconds = verifier.verify(TASK, f"{GOOD}\n# waits").seconds
     assert (seconds["cpu_queue"], seconds["trace"]) == (7.0, 2.0)
+
+
+def test_it_is_noted_that_a_task_with_dropouts_is_judged_in_eval_mode(verifier: HardenedVerifier) -> None:
+    honest = (TESTS / "honest" / "dropout_head_for_inference.py").read_text()
+    verdict = verifier.verify(suite.fixture_task("dropout_head"), honest)
+    assert verdict.correct, verdict.reason
+    assert IN_EVAL_MODE in verdict.notes
+    assert IN_EVAL_MODE not in verifier.verify(TASK, GOOD).notes
 
 
 def test_another_layout_than_the_reference_s_is_noted(verifier: HardenedVerifier) -> None:
