@@ -6,6 +6,7 @@ changed: the position of a reader and the place of an iterator are among them.
 
 from __future__ import annotations
 
+import abc
 import array
 import collections
 import contextvars
@@ -14,10 +15,13 @@ import ctypes
 import decimal
 import functools
 import gc
+import io
 import locale
+import mmap
 import os
 import random
 import resource
+import signal
 import socket
 import sys
 import threading
@@ -29,17 +33,21 @@ from typing import Any
 import numpy as np
 import torch
 
+from kernrl.verifier.base.compat import no_dispatch, no_torch_functions
+
 _LIBRARIES = frozenset((
     *("array", "collections", "contextvars", "dataclasses", "datetime", "decimal", "enum", "fractions", "functools", "heapq"),
     *("io", "itertools", "mmap", "operator", "queue", "random", "re", "sre", "string", "struct", "thread", "threading"),
-    *("threading_local", "types", "weakref", "weakrefset", "builtins"),
+    *("threading_local", "types", "typing", "weakref", "weakrefset", "builtins"),
 ))  # fmt: skip
 """Packages whose objects are looked into, without the leading underscore of their C parts."""
 
-_BYTES = 1 << 24
-"""Longest array whose contents are looked at."""
+_WITHOUT_STATE = frozenset(("abc", "struct"))
+"""Packages of C whose objects hold nothing that code can set, or show it in their bytes."""
 
 _LEFT_ALONE = (types.ModuleType, types.CodeType, types.BuiltinFunctionType, types.FrameType, type)
+_HEAP, _IMMUTABLE = 1 << 9, 1 << 8
+"""Flags of classes: made at run time, and by C."""
 
 
 def is_library(kind: type) -> bool:
@@ -47,26 +55,94 @@ def is_library(kind: type) -> bool:
     return kind.__module__.partition(".")[0].lstrip("_") in _LIBRARIES
 
 
+def made_in_c(cls: type) -> bool:
+    """Whether a class is none of Python's `class` statement, so that its objects hold more than attributes."""
+    flags = cls.__flags__
+    by_python = vars(cls).keys() & {"__dict__", "__weakref__", "__slots__"} or cls.__base__ is not object
+    return not flags & _HEAP or bool(flags & _IMMUTABLE) or not by_python
+
+
+def hides_state(kind: type) -> bool:
+    """Whether objects of a class hold what cannot be looked into: those of C parts of the standard library or of torch."""
+    if type(kind).__name__ == "pybind11_type":
+        return not hasattr(kind, "__members__")
+    for cls in kind.__mro__:
+        root = cls.__module__.partition(".")[0].lstrip("_")
+        known = root in _LIBRARIES or root in _WITHOUT_STATE or root not in _STANDARD
+        if cls is not object and not known and made_in_c(cls):
+            return True
+    return hasattr(kind, "next_functions")  # a node of autograd's graph
+
+
+_STANDARD = frozenset(name.lstrip("_") for name in sys.stdlib_module_names)
+
+_CONTENTS: tuple[tuple[type, Callable[[Any], object]], ...] = (
+    (array.array, array.array.tobytes),
+    (bytearray, bytearray.copy),
+    (memoryview, memoryview.tobytes),
+    (mmap.mmap, lambda value: mmap.mmap.__getitem__(value, slice(None))),
+    (io.BytesIO, lambda value: io.BytesIO.getbuffer(value).tobytes()),
+    (io.StringIO, io.StringIO.getvalue),
+)
+"""Classes whose objects keep their contents elsewhere in memory, and how to read them whatever a subclass says."""
+
+
 def own_state(value: Any) -> Iterator[object]:
     """What an object holds in itself: numbers and texts to compare."""
     kind = type(value)  # isinstance would ask a candidate's object for its class
-    if kind in (array.array, bytearray, memoryview):
-        yield len(value)
-        yield hash(bytes(value)) if memoryview(value).nbytes < _BYTES else 0
-    elif kind is np.ndarray:
-        yield str(value.shape)
-        yield hash(value.tobytes()) if value.nbytes < _BYTES and value.dtype.kind in "biufcSU" else 0
+    for cls, read in _CONTENTS:
+        if issubclass(kind, cls):
+            try:
+                found = read(value)
+            except ValueError:  # closed
+                return
+            yield hash(bytes(found) if isinstance(found, bytearray) else found)
+    if issubclass(kind, np.ndarray):
+        plain = np.ndarray.view(value, np.ndarray)
+        yield str((plain.shape, plain.dtype))
+        yield 0 if plain.dtype.hasobject else hash(plain.tobytes())
     elif kind is np.random.Generator:
         yield str(value.bit_generator.state)
     elif kind is np.random.RandomState:
         yield str(value.get_state(legacy=False))
     elif kind is torch.Generator:
-        yield value.initial_seed()
+        yield of_generator(value)
     elif kind is functools._lru_cache_wrapper:
         found = value.cache_info()
         yield f"{found.misses} {found.currsize}"
-    elif not issubclass(kind, _LEFT_ALONE) and (library := _base(kind)) is not object:
+    elif not issubclass(kind, (*_LEFT_ALONE, memoryview)) and (library := _base(kind)) is not object:
         yield hash(ctypes.string_at(id(value) + _COUNT_BYTES, library.__basicsize__ - _COUNT_BYTES))
+
+
+def of_tensor(value: torch.Tensor) -> Iterator[object]:
+    """What a tensor holds: its view of its memory, that memory where it is real, the length of its history in autograd."""
+    with no_torch_functions():
+        if value.layout is torch.strided:
+            storage = value.untyped_storage()
+            yield tuple(value.shape), value.stride(), value.storage_offset(), storage.nbytes()
+            if value.device.type == "cpu":
+                yield hash(ctypes.string_at(storage.data_ptr(), storage.nbytes()))
+        yield tuple(value.shape), value.dtype, value.requires_grad
+        yield _length_of_history(value.grad_fn)
+
+
+def _length_of_history(last: Any) -> int:
+    seen, left = set[Any](), [last]
+    while left and len(seen) < _LONGEST_HISTORY:
+        node = left.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            left += [before for before, _ in node.next_functions]
+    return len(seen)
+
+
+_LONGEST_HISTORY = 10_000
+
+
+def of_generator(generator: torch.Generator) -> int:
+    """The state of torch's generator of random numbers."""
+    with no_torch_functions(), no_dispatch():
+        return hash(generator.get_state().numpy().tobytes())
 
 
 _COUNT_BYTES = ctypes.sizeof(ctypes.c_ssize_t)
@@ -78,9 +154,6 @@ def _base(kind: type) -> type:
     return next((one for one in kind.__mro__ if not one.__flags__ & _HEAP or one.__module__ != "candidate"), object)
 
 
-_HEAP = 1 << 9
-
-
 def inside(value: Any) -> Iterator[Any]:
     """Objects that an object of the standard library holds."""
     kind = type(value)
@@ -88,8 +161,29 @@ def inside(value: Any) -> Iterator[Any]:
         yield value.get(None)
     elif issubclass(kind, collections.deque):
         yield list(collections.deque.__iter__(value))
-    elif not issubclass(kind, np.ndarray | np.generic | functools._lru_cache_wrapper):
-        yield from (one for one in gc.get_referents(value) if not issubclass(type(one), _LEFT_ALONE))
+    elif issubclass(kind, np.ndarray):
+        plain = np.ndarray.view(value, np.ndarray)
+        yield plain.tolist() if plain.dtype.hasobject else None
+    elif kind is functools._lru_cache_wrapper:
+        yield from _results(value)
+    elif not issubclass(kind, np.generic):
+        yield from (one for one in gc.get_referents(value) if not _is_of_library(one))
+
+
+def _results(cache: Any) -> Iterator[Any]:
+    """What an lru_cache keeps: keys and results, or a dict of them where it has no limit."""
+    for held in gc.get_referents(cache):
+        if not _is_of_library(held):
+            yield [one for one in held.values() if type(one).__name__ != "_lru_list_elem"] if type(held) is dict else held
+
+
+def _is_of_library(one: Any) -> bool:
+    """Whether nothing of a candidate hangs on an object that others hold: frames, classes and modules of libraries."""
+    if issubclass(type(one), type):
+        return made_in_c(one)
+    return issubclass(type(one), types.FrameType | types.CodeType) or (
+        issubclass(type(one), types.ModuleType) and one.__spec__ is not None
+    )
 
 
 _SETTINGS: dict[str, Callable[[], object]] = {
@@ -101,6 +195,7 @@ _SETTINGS: dict[str, Callable[[], object]] = {
     "numpy.get_printoptions()": lambda: str(np.get_printoptions()),
     "torch.get_num_interop_threads()": torch.get_num_interop_threads,
     "torch's print options": lambda: str(torch._tensor_str.PRINT_OPTS),  # pyright: ignore[reportAttributeAccessIssue]
+    "the number of threads made": lambda: repr(getattr(vars(threading).get("_counter"), "__self__", None)),
     "os.getpriority()": lambda: os.getpriority(os.PRIO_PROCESS, 0),
 }  # fmt: skip
 """Numbers of the process that may be set, and who says what they are."""
@@ -123,8 +218,20 @@ def of_process() -> Iterator[tuple[str, object]]:
     for name in _LIMITS:
         yield f"resource.{name}", resource.getrlimit(getattr(resource, name))
     yield "random.getstate()", hash(random.getstate())
-    yield "numpy.random.get_state()", hash(np.random.get_state()[1].tobytes())  # pyright: ignore[reportArgumentType, reportCallIssue]
-    yield "torch.initial_seed()", torch.default_generator.initial_seed()
+    kind, numbers, *rest = np.random.get_state()
+    yield "numpy.random.get_state()", (kind, hash(numbers.tobytes()), *rest)  # pyright: ignore[reportAttributeAccessIssue]
+    yield "torch's default generator", of_generator(torch.default_generator)
     yield "gc.get_threshold()", str(gc.get_threshold())
     yield "warnings.filters", len(warnings.filters)
-    yield "files", str(sorted(os.listdir(".")))
+    yield "signal.pthread_sigmask()", sorted(signal.pthread_sigmask(signal.SIG_BLOCK, []))
+    yield "abc.get_cache_token()", abc.get_cache_token()
+    yield "files", str(sorted(_files(".")))
+
+
+def _files(folder: str) -> Iterator[tuple[object, ...]]:
+    """What is below a folder, and when it was last changed: that time cannot be set."""
+    for found in os.scandir(folder):
+        about = found.stat(follow_symlinks=False)
+        yield found.path, about.st_ino, about.st_size, about.st_ctime_ns
+        if found.is_dir(follow_symlinks=False):
+            yield from _files(found.path)

@@ -9,17 +9,23 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import gc
 import itertools
 import operator
+import random
 import sys
 import types
-from collections.abc import Mapping, Sequence
+import weakref
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
-from kernrl.verifier.trace.object_state import inside, is_library, of_process, own_state
-from kernrl.verifier.trace.recorder import Untraceable
+from kernrl.verifier.base.compat import no_torch_functions
+from kernrl.verifier.trace.object_state import hides_state, inside, is_library, made_in_c, of_process, of_tensor, own_state
+from kernrl.verifier.trace.recorder import Untraceable, exact
 
 _MOST = 100_000
 """Objects looked at; a list of plain values is one."""
@@ -27,8 +33,14 @@ _MOST = 100_000
 _DEEPEST = 64
 """How far into one another objects may nest. Both limits refuse: where nobody looks, a count can hide."""
 
-AHEAD = 1_000_003
-"""How far counts are set ahead, to see whether anything depends on them."""
+_BITS = ((6, 12), (12, 20), (20, 31))
+"""How far counts are set ahead, to see whether anything depends on them: once by a number of each of these lengths."""
+
+
+def aheads() -> list[int]:
+    """Numbers of calls to set counts ahead by, by chance: a module must not know between which of them it is seen."""
+    return [int(2 ** random.SystemRandom().uniform(*bits)) for bits in _BITS]
+
 
 _NOTHING = object()
 _NUMBERS_AND_TEXTS = (int, float, complex, str, bytes)
@@ -43,21 +55,44 @@ _ITERATORS = frozenset(map(id, (itertools.count, itertools.repeat, itertools.cyc
 _HOLDERS = frozenset(map(id, _CONTAINERS))
 _WALKED = frozenset(map(id, (types.FunctionType, types.MethodType, property)))
 _LATER = frozenset(("__del__",))
+_SHOWS_ATTRIBUTES = (types.NoneType, types.GetSetDescriptorType, types.MemberDescriptorType)
 _COPYING = frozenset(("__copy__", "__deepcopy__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__"))
 
 _libraries: set[int] = set()
-"""Namespaces (by id) of the modules that were there before the candidate, whatever its functions say where they are from."""
+"""Namespaces (by id) of the modules that were there before the candidate."""
+_known: dict[int, object] = {}
+"""Classes, functions and their code (by id) that were there, too: what others say of themselves, such as a module's name, they
+may say of their own accord."""
+
+
+_most_subclasses: weakref.WeakKeyDictionary[type, int] = weakref.WeakKeyDictionary()
 
 
 def know_libraries() -> None:
-    """Once, before candidates: functions of the modules that are loaded now are none of theirs."""
+    """Once, before candidates: what there is now is none of theirs."""
     _libraries.update(id(vars(module)) for module in list(sys.modules.values()) if isinstance(module, types.ModuleType))
+    gc.unfreeze()  # the process that this one is a fork of may have hidden its own; the fork server freezes them again
+    for one in gc.get_objects():
+        if isinstance(one, type | types.FunctionType):
+            _known[id(one)] = one
+        if type(one) is types.FunctionType:
+            _known.update((id(code), code) for code in _codes(one.__code__))
+
+
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    """A function's code, and that of the functions which it makes."""
+    yield code
+    for one in code.co_consts:
+        if isinstance(one, types.CodeType):
+            yield from _codes(one)
 
 
 def is_own(cls: type, home: str) -> bool:
-    """Whether a class is the candidate's: its module is `home`, or the module that it names has no such class."""
+    """Whether a class is the candidate's, wherever it says that it is from."""
     if cls.__module__ == home:
         return True
+    if _known:
+        return id(cls) not in _known and not made_in_c(cls)
     found: Any = sys.modules.get(cls.__module__)
     for step in cls.__qualname__.split("."):
         found = vars(found).get(step) if isinstance(found, type | types.ModuleType) else None
@@ -66,7 +101,8 @@ def is_own(cls: type, home: str) -> bool:
 
 def is_own_function(function: types.FunctionType, home: str) -> bool:
     """Whether a function is the candidate's, wherever it says that it is from."""
-    return function.__module__ == home or (bool(_libraries) and id(function.__globals__) not in _libraries)
+    known = id(function.__globals__) in _libraries and id(function.__code__) in _known
+    return function.__module__ == home or (bool(_libraries) and not known)
 
 
 def remembered(model: torch.nn.Module) -> dict[str, Any]:
@@ -79,7 +115,8 @@ def remembered(model: torch.nn.Module) -> dict[str, Any]:
 def kept(model: torch.nn.Module) -> dict[str, Any]:
     """The same, without the process."""
     home = sys.modules.get(type(model).__module__)
-    return _Walk(type(model).__module__).walk(model, vars(home) if home else {})
+    with no_torch_functions():
+        return _Walk(type(model).__module__).walk(model, vars(home) if home else {})
 
 
 def changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
@@ -89,11 +126,11 @@ def changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     return [path for path in {**before, **after} if before.get(path, _NOTHING) != after.get(path, _NOTHING)]
 
 
-def set_ahead(model: torch.nn.Module, paths: Sequence[str], answer: bool | None = None) -> list[str]:
+def set_ahead(model: torch.nn.Module, paths: Sequence[str], ahead: int, answer: bool | None = None) -> list[str]:
     """Set the counts among `paths` that modules keep as attributes far ahead; the paths that are none of these.
 
-    With an answer, whole numbers become counts that give it to every comparison: so what strikes at one number, or at every
-    seventh, strikes.
+    With an answer, they become counts that give it to every comparison: so what strikes at one number, or at every seventh,
+    strikes.
     """
     left = list(paths)
     for name, part in model.named_modules():
@@ -101,13 +138,14 @@ def set_ahead(model: torch.nn.Module, paths: Sequence[str], answer: bool | None 
         for key, value in list(vars(part).items()):
             path = f"self{here}.{key}"
             if path in left and isinstance(value, int | float) and type(value) is not bool:
-                ahead = value + AHEAD
-                vars(part)[key] = ahead if answer is None or isinstance(value, float) else _answering(answer)(ahead)
+                kind = float if isinstance(value, float) else int
+                ahead_of_it = exact(value) + ahead
+                vars(part)[key] = ahead_of_it if answer is None else _answering(kind, answer)(ahead_of_it)
                 left.remove(path)
     return left
 
 
-def set_names_ahead(model: torch.nn.Module, paths: Sequence[str]) -> list[str]:
+def set_names_ahead(model: torch.nn.Module, paths: Sequence[str], ahead: int) -> list[str]:
     """Set the counts among `paths` far ahead that are names of the module's file or attributes of its class; those left."""
     cls, home = type(model), sys.modules.get(type(model).__module__)
     left = []
@@ -118,30 +156,30 @@ def set_names_ahead(model: torch.nn.Module, paths: Sequence[str]) -> list[str]:
         if type(value) not in (int, itertools.count):
             left.append(path)
         else:
-            setattr(place, name, value + AHEAD if isinstance(value, int) else itertools.count(AHEAD))
+            setattr(place, name, value + ahead if isinstance(value, int) else itertools.count(ahead))
     return left
 
 
 @functools.cache
-def _answering(answer: bool) -> type[int]:
-    """Whole numbers that give one answer to every comparison, and whose sums, products and remainders do as well."""
+def _answering(base: type[int] | type[float], answer: bool) -> type[Any]:
+    """Numbers that give one answer to every comparison, and whose sums, products and remainders do as well."""
 
-    def says(self: int, other: object = None) -> bool:
+    def says(self: object, other: object = None) -> bool:
         return answer
 
     def computed(name: str) -> Any:
-        operation = getattr(int, name)
+        operation = getattr(base, name)
 
-        def compute(self: int, *others: Any) -> Any:
+        def compute(self: Any, *others: Any) -> Any:
             found = operation(self, *others)
-            return kind(found) if isinstance(found, int) else found
+            return kind(found) if isinstance(found, base) else found
 
         return compute
 
     compared = dict.fromkeys(("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__bool__"), says)
     names = ("add", "radd", "sub", "rsub", "mul", "rmul", "mod", "rmod", "floordiv", "rfloordiv", "and", "or", "xor", "rshift")
-    arithmetic = {f"__{name}__": computed(f"__{name}__") for name in names}
-    kind = type("Count", (int,), {**compared, **arithmetic, "__hash__": int.__hash__})
+    arithmetic = {f"__{name}__": computed(f"__{name}__") for name in names if hasattr(base, f"__{name}__")}
+    kind = type("Count", (base,), {**compared, **arithmetic, "__hash__": base.__hash__})
     return kind
 
 
@@ -161,6 +199,7 @@ class _Walk:
         return self._found
 
     def _names(self, path: str, names: Mapping[str, Any]) -> None:
+        self._found[f"{path}<names>"] = tuple(names)
         for name, value in list(names.items()):
             if name not in _NO_STATE:
                 self._of(f"{path}.{name}" if path else name, value)
@@ -183,8 +222,12 @@ class _Walk:
     def _inside(self, path: str, value: Any) -> None:
         kind = type(value)
         if issubclass(kind, torch.Tensor):
-            self._found[f"{path}<shape>"] = tuple(value.shape)
+            self._found[f"{path}<tensor>"] = tuple(of_tensor(value))
             self._names(path, vars(value))
+            if value.is_leaf:  # torch warns where another is asked for it
+                self._of(f"{path}.grad", value.grad)
+            if value.layout is torch.strided:
+                self._names(f"{path}<storage>", vars(value.untyped_storage()))
             return
         if issubclass(kind, _NUMBERS_AND_TEXTS):
             base = next(one for one in _NUMBERS_AND_TEXTS if issubclass(kind, one))
@@ -197,6 +240,7 @@ class _Walk:
             self._container(path, value)
             if id(kind) not in _HOLDERS:
                 self._attributes(path, value, self._is_own(kind))
+                self._held(path, value)  # such as what a defaultdict makes its values by
         elif kind is types.FunctionType:
             self._function(path, value)
         elif kind is types.MethodType:
@@ -212,10 +256,16 @@ class _Walk:
                 self._names(path, vars(value))
         elif issubclass(kind, type):
             self._attributes(path, value, self._is_own(value))
+        elif hides_state(kind):
+            raise Untraceable(
+                f"the code keeps a {kind.__name__} ({path}), in which a count could hide: keep plain values and tensors"
+            )
         elif is_library(kind) or kind.__module__ in _NUMPY or kind is torch.Generator:
             self._library(path, value)
         else:
             self._attributes(path, value, self._is_own(kind))
+            if issubclass(kind, np.ndarray):
+                self._library(path, value)
 
     def _container(self, path: str, value: Any) -> None:
         """Contents of a dict, list, tuple or set, under a path of its own for each."""
@@ -223,6 +273,8 @@ class _Walk:
         self._found[f"{path}<len>"] = kind.__len__(value)
         items = list(kind.items(value) if kind is dict else kind.__iter__(value))
         if kind is dict:
+            keys = OrderedDict.__iter__(value) if issubclass(type(value), OrderedDict) else (key for key, _ in items)
+            self._found[f"{path}<order>"] = tuple(_exact(key) if id(type(key)) in _PLAIN else id(key) for key in keys)
             for i, (key, item) in enumerate(items):
                 named = type(key) is str and key.isalnum()
                 place = f"{path}.{key}" if named or (type(key) is str and key.isidentifier()) else f"{path}[{_key(key, i)}]"
@@ -231,22 +283,26 @@ class _Walk:
                 self._of(place, item)
         elif all(id(type(item)) in _PLAIN for item in items):
             found = [_exact(item) for item in items]
-            self._found[f"{path}<items>"] = found if kind in (list, tuple) else frozenset(found)
+            self._found[f"{path}<items>"] = found
         else:
             if kind in (set, frozenset):
                 items.sort(key=lambda item: id(type(item)) in _PLAIN)  # objects first, which stay in their order
-                self._found[f"{path}<items>"] = frozenset(_exact(item) for item in items if id(type(item)) in _PLAIN)
+                self._found[f"{path}<items>"] = [_exact(item) for item in items if id(type(item)) in _PLAIN]
                 items = [item for item in items if id(type(item)) not in _PLAIN]
             for i, item in enumerate(items):
                 self._of(f"{path}.{i}", item)
 
     def _function(self, path: str, value: types.FunctionType) -> None:
-        if not is_own_function(value, self._home):
+        if id(value) in _known or (not _known and not is_own_function(value, self._home)):
             return
         self._found[f"{path}<code>"] = id(value.__code__)
         self._found[f"{path}<name>"] = (value.__name__, value.__qualname__, value.__doc__)
         for i, part in enumerate((value.__defaults__, value.__kwdefaults__, value.__closure__, value.__dict__)):
             self._of(f"{path}.{i}", part)
+        for i, code in enumerate(_codes(value.__code__)):
+            for j, one in enumerate(code.co_consts):
+                if id(type(one)) not in _PLAIN and type(one) is not types.CodeType:
+                    self._of(f"{path}<constants>.{i}.{j}", one)
 
     def _cell(self, path: str, value: types.CellType) -> None:
         try:
@@ -263,6 +319,8 @@ class _Walk:
 
     def _attributes(self, path: str, value: Any, own: bool) -> None:
         is_class = issubclass(type(value), type)
+        if own and not is_class:
+            self._check_methods(path, type(value))
         try:
             names = (type if is_class else object).__getattribute__(value, "__dict__")
         except AttributeError:
@@ -271,17 +329,25 @@ class _Walk:
             self._on_library(path, names)
             return
         if not is_class:
-            self._check_methods(path, type(value))
             self._found[f"{path}<class>"] = id(type(value))
             self._slots(path, value)
             if not issubclass(type(value), (torch.nn.Module, *_CONTAINERS)) and type(value).__base__ is not object:
                 self._library(path, value)
+        else:
+            # those that die are not counted less, as Python's garbage collector decides when
+            _most_subclasses[value] = max(len(type.__subclasses__(value)), _most_subclasses.get(value, 0))
+            self._found[f"{path}<subclasses>"] = _most_subclasses[value]
         self._names(path, names)
 
     def _check_methods(self, path: str, kind: type) -> None:
-        """What is done when an object dies, or when the module that holds it is copied, is not seen in a trace."""
+        """What is done when an object dies, or when the module that holds it is copied, is not seen in a trace; nor is what an
+        object keeps whose class says that its attributes are elsewhere."""
         taken = _LATER if not path.startswith("self.") or issubclass(kind, torch.nn.Module) else _LATER | _COPYING
         for cls in kind.__mro__:
+            if type(vars(cls).get("__dict__")) not in _SHOWS_ATTRIBUTES:
+                raise Untraceable(
+                    f"{kind.__name__} has a __dict__ of its own, behind which a count could hide: leave it to Python"
+                )
             found = sorted(name for name in taken & vars(cls).keys() if not _copies_slots(cls, name))
             if found and self._is_own(cls):
                 raise Untraceable(
@@ -313,8 +379,12 @@ class _Walk:
     def _library(self, path: str, value: Any) -> None:
         for i, part in enumerate(own_state(value)):
             self._found[f"{path}<{i}>"] = part
+        self._held(path, value)
+
+    def _held(self, path: str, value: Any) -> None:
         for i, item in enumerate(inside(value)):
-            self._of(f"{path}.{i}", item)
+            if not issubclass(type(item), type) or self._is_own(item):
+                self._of(f"{path}.{i}", item)
 
 
 def _copies_slots(cls: type, name: str) -> bool:

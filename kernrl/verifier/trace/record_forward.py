@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -33,9 +34,9 @@ from kernrl.verifier.trace.constant_tensors import RANDOM
 from kernrl.verifier.trace.other_shapes import Earlier, check_other_shapes
 from kernrl.verifier.trace.own_methods import check_methods
 from kernrl.verifier.trace.parameters import counterparts
-from kernrl.verifier.trace.python_state import changed, kept, remembered, set_ahead, set_names_ahead
+from kernrl.verifier.trace.python_state import aheads, changed, kept, remembered, set_ahead, set_names_ahead
 from kernrl.verifier.trace.recorder import CUDA, Recorder, Untraceable, none_swallowed
-from kernrl.verifier.trace.repeat_calls import Call, check_calls, check_other_mode, check_state
+from kernrl.verifier.trace.repeat_calls import Call, check_calls, check_other_mode, check_same, check_state
 
 
 def record_forward(
@@ -102,17 +103,31 @@ def _call(
         returned = model(*inputs)
         if strict and torch.is_grad_enabled() is not on:
             raise Untraceable("forward() leaves gradients switched on or off: use torch.no_grad() as a context")
+    if strict and recorder.marked:
+        raise Untraceable(
+            "a tensor is conjugated or negated by a mark alone, which a plan cannot hold: compute it in the kernel"
+        )
     running_statistics.settle(running, recorder)
     outputs = tuple(recorder.ref(t) for t in _outputs(returned, recorder, strict=strict))
     if strict and _places(inputs, recorder) != before:
         raise Untraceable("forward() changes what an input stands for (its memory, shape or attributes): leave inputs alone")
-    given = [ref.storage for ref, *_ in before]
+    given = [place[0].storage for place in before]
     return Call(given, recorder.nodes, outputs, start, len(recorder.storages), nesting(returned))
 
 
-def _places(inputs: list[Any], recorder: Recorder) -> list[tuple[TensorRef, int, int]]:
-    """Of each input tensor: its view, its memory's bytes, and how many attributes of its own it has."""
-    return [(recorder.ref(t), t.untyped_storage().nbytes(), len(vars(t))) for t in _leaves(inputs)]
+def _places(inputs: list[Any], recorder: Recorder) -> list[tuple[Any, ...]]:
+    """Of each input tensor: its view, its memory's bytes, what autograd knows of it, and how many attributes it has."""
+    return [
+        (
+            recorder.ref(t),
+            t.untyped_storage().nbytes(),
+            t.requires_grad,
+            _has_gradient(t),
+            len(vars(t)),
+            len(vars(t.untyped_storage())),
+        )
+        for t in _leaves(inputs)
+    ]
 
 
 def _call_again(
@@ -129,12 +144,9 @@ def _call_again(
     if spec.nesting and first.nesting != spec.nesting:
         raise Untraceable(f"forward() returns {first.nesting}, and the reference {spec.nesting}: return the same structure")
 
-    # in use, gradients are on unless somebody turns them off
-    modes = itertools.cycle((torch.enable_grad, torch.inference_mode, torch.no_grad))
-
-    def call(given: list[Any]) -> Call:
+    def call(given: list[Any], gradients: Callable[[], Any] = torch.no_grad) -> Call:
         try:
-            return _call(model, given, recorder, strict=True, gradients=next(modes))
+            return _call(model, given, recorder, strict=True, gradients=gradients)
         except Untraceable:
             raise
         except Exception:  # perhaps it is for inference alone, and says so: nothing wrong is returned
@@ -143,22 +155,35 @@ def _call_again(
     def fresh() -> list[Any]:
         return _inputs(spec, recorder)
 
-    states: list[dict[str, Any]] = []
+    # in use, gradients are on unless somebody turns them off
+    modes = itertools.cycle((torch.enable_grad, torch.inference_mode, torch.no_grad))
 
-    def noted(given: list[Any]) -> Call:
+    def again(given: list[Any]) -> Call:
         with guards.elsewhere(type(model).__module__) if given is inputs else contextlib.nullcontext():
-            found = call(given)
-        states.append(remembered(model))
-        return found
+            return call(given, next(modes))
 
-    last = check_calls(noted, fresh, first, inputs, recorder, kernels)
-    if moved := changed(*states):
-        if others := set_ahead(model, moved):
-            raise Untraceable(f"forward() keeps a count or a history ({others[0]}), by which later calls may do something else")
-        check_calls(call, fresh, first, fresh(), recorder, kernels)
+    def check_counts(expected: Call) -> None:
+        """Whatever is counted in one of the ways in which forward is called must decide nothing."""
+
+        def same(gradients: Callable[[], Any]) -> None:
+            check_same(call(fresh(), gradients), expected, recorder, kernels)
+
+        if not (moved := _moved(model, same, all_ways=usual)):
+            return
+        for ahead in aheads():
+            if others := set_ahead(model, moved, ahead):
+                raise Untraceable(
+                    f"forward() keeps a count or a history ({others[0]}), by which later calls may do something else"
+                )
+            check_calls(again, fresh, expected, fresh(), recorder, kernels)
         for answer in (True, False):
-            set_ahead(model, moved, answer)
-            check_calls(call, fresh, first, fresh(), recorder, kernels)
+            set_ahead(model, moved, 0, answer)
+            check_calls(again, fresh, expected, fresh(), recorder, kernels)
+        set_ahead(model, moved, 0)
+
+    usual = spec.input_set == FULL  # the sizes that users have
+    last = check_calls(again, fresh, first, inputs, recorder, kernels)
+    check_counts(first)
     check_state(setup, first.nodes, recorder, kernels)
     mine = Earlier.of(spec, first, last, kernels)
 
@@ -168,15 +193,40 @@ def _call_again(
         _set_mode(other, spec)
         return lambda at: _call(other, _inputs(at, recorder), recorder, strict=True)
 
-    # once, at the sizes that users have: a constructor that counts at others counts nothing of theirs
-    if spec.input_set == FULL and _counts_objects(model, spec, recorder):
-        check_other_shapes(mine, [mine], construct, kernels)
+    # a constructor that counts at other sizes counts nothing of theirs
+    if usual and (counted := _counts_objects(model, spec, recorder)):
+        for ahead in aheads():
+            set_names_ahead(model, counted, ahead)
+            check_other_shapes(mine, [mine], construct, kernels)
     check_other_shapes(mine, earlier, construct, kernels)
     earlier.append(mine)
     if spec.modes_differ is not None:
         model.train(not spec.training)
         mode = "eval" if spec.training else "train"
-        check_other_mode(call, fresh(), first, recorder, kernels, mode=mode, differs=spec.modes_differ)
+        later = check_other_mode(call, fresh(), first, recorder, kernels, mode=mode, differs=spec.modes_differ)
+        if usual and later is not None:
+            check_counts(later)
+
+
+def _moved(model: torch.nn.Module, call: Callable[[Callable[[], Any]], None], *, all_ways: bool) -> list[str]:
+    """What a second round of calls, or one more call, leaves otherwise: counts, and what grows.
+
+    In all ways: a round calls forward in each way that a module can tell from others, for it may count in one of them alone.
+    """
+    home, states = type(model).__module__, list[dict[str, Any]]()
+    places = (contextlib.nullcontext, functools.partial(guards.elsewhere, home)) if all_ways else (contextlib.nullcontext,)
+    modes = (torch.enable_grad, torch.inference_mode, torch.no_grad) if all_ways else (torch.no_grad,)
+    for _ in range(2):
+        for place in places:
+            with place():
+                for gradients in modes:
+                    call(gradients)
+        states.append(remembered(model))
+    if all_ways:  # what is the same after each round may go round itself
+        with places[-1]():
+            call(modes[-1])
+        states.append(remembered(model))
+    return [*dict.fromkeys((*changed(*states[:2]), *changed(*states[-2:])))]
 
 
 def _another(model: torch.nn.Module, spec: TraceSpec, recorder: Recorder) -> torch.nn.Module:
@@ -185,19 +235,19 @@ def _another(model: torch.nn.Module, spec: TraceSpec, recorder: Recorder) -> tor
     return type(model)(*spec.init_inputs)
 
 
-def _counts_objects(model: torch.nn.Module, spec: TraceSpec, recorder: Recorder) -> bool:
-    """Whether the constructor counts the objects made; if so, the count is set far ahead, for another object to be tried.
+def _counts_objects(model: torch.nn.Module, spec: TraceSpec, recorder: Recorder) -> list[str]:
+    """Where the constructor counts the objects made: whoever makes several gets the same every time.
 
-    Whoever makes several objects gets the same every time. Raises Untraceable for a count that cannot be set."""
+    Raises Untraceable for a count that cannot be set."""
     _another(model, spec, recorder)  # what is made with the first objects, such as a table, is there now
     before = kept(model)
     _another(model, spec, recorder)
     moved = changed(before, kept(model))
-    if left := set_names_ahead(model, moved):
+    if left := set_names_ahead(model, moved, 0):
         raise Untraceable(
             f"the constructor keeps a count or a history ({left[0]}), by which later objects may do something else"
         )
-    return bool(moved)
+    return moved
 
 
 def _set_mode(model: torch.nn.Module, spec: TraceSpec) -> None:
@@ -230,9 +280,13 @@ def _outputs(value: Any, recorder: Recorder, *, strict: bool) -> Iterator[torch.
             raise TypeError(f"forward returns a {type(leaf).__name__}, not tensors")
         if recorder.is_cpu(leaf):
             raise ValueError("forward returns a CPU tensor: make it with device=x.device")
-        if strict and (type(leaf) is not torch.Tensor or vars(leaf)):
+        if strict and (type(leaf) is not torch.Tensor or vars(leaf) or vars(leaf.untyped_storage()) or _has_gradient(leaf)):
             raise Untraceable("forward() returns a tensor with a class or attributes of its own: return plain tensors")
         yield leaf
+
+
+def _has_gradient(tensor: torch.Tensor) -> bool:
+    return tensor.is_leaf and tensor.grad is not None
 
 
 def _bind_state(model: torch.nn.Module, spec: TraceSpec, recorder: Recorder) -> dict[int, str]:

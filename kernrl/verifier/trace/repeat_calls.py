@@ -45,9 +45,14 @@ def check_calls(
     later = first
     for again in (make_inputs(), inputs):
         later = call(again)
-        _check_new_memory(later, recorder)
-        _Comparison(first, later, recorder, kernels).check(AGAIN)
+        check_same(later, first, recorder, kernels)
     return later
+
+
+def check_same(later: Call, first: Call, recorder: Recorder, kernels: Sequence[KernelSource]) -> None:
+    """Raise Untraceable unless a later call does what the first did, in memory of its own."""
+    _check_new_memory(later, recorder)
+    _Comparison(first, later, recorder, kernels).check(AGAIN)
 
 
 def check_other_mode(
@@ -59,24 +64,28 @@ def check_other_mode(
     *,
     mode: str,
     differs: bool,
-) -> None:
-    """Call forward in the other mode. Where the reference does the same in both, so must the module; elsewhere what it
-    returns must at least be computed from the same inputs. Raises Untraceable."""  # fmt: skip
+) -> Call | None:
+    """Call forward in the other mode; the call, or None if it raises where it may. Raises Untraceable.
+
+    Where the reference does the same in both, so must the module; elsewhere what it returns must at least be computed from the
+    same inputs.
+    """
     try:
         later = call(inputs)
     except Exception as error:
         if differs:
-            return  # nothing wrong is returned
+            return None  # nothing wrong is returned
         raise Untraceable(f"in {mode} mode forward() raises {type(error).__name__}, and the reference does not") from error
     _check_new_memory(later, recorder)
     if not differs:
         _Comparison(first, later, recorder, kernels).check(f"in {mode} mode, where the reference does the same as otherwise")
-        return
+        return later
     specs = [[(o.dtype, o.shape) for o in one.outputs] for one in (first, later)]
     if specs[0] != specs[1] or not _sources(first, kernels) <= _sources(later, kernels):
         raise Untraceable(
             f"in {mode} mode forward() does not compute its result from its inputs: write that mode as the reference does"
         )
+    return later
 
 
 def check_state(setup: Sequence[Node], nodes: Sequence[Node], recorder: Recorder, kernels: Sequence[KernelSource]) -> None:

@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import io
 import itertools
+import mmap
 import random
 import sys
 import threading
@@ -21,6 +22,7 @@ import torch
 from support.front import dense, spec
 from torch import Tensor, nn
 
+from kernrl.verifier.base.compat import no_dispatch, no_torch_functions
 from kernrl.verifier.trace.python_state import changed, remembered
 from kernrl.verifier.trace.record_forward import record_forward
 from kernrl.verifier.trace.recorder import Recorder, Untraceable
@@ -139,11 +141,56 @@ def cached(key: object) -> int:
     return 0
 
 
+@functools.lru_cache
+def box() -> list[int]:
+    return [0]
+
+
+def constants() -> None: ...
+
+
+class Hidden:
+    calls = 0
+
+
+constants.__code__ = constants.__code__.replace(co_consts=(None, []))  # pyright: ignore[reportArgumentType]
+CLASS_OF, ORDER, RECENT = functools.partial(Hidden), {1: 0, 2: 0, 3: 0}, collections.OrderedDict.fromkeys((1, 2, 3))
+FACTORY = collections.defaultdict(itertools.count().__next__)
+OBJECTS, MASKED, MAPPED = np.array([0], dtype=object), np.ma.zeros(1, int), mmap.mmap(-1, 16)
+STRIDED, REAL = torch.empty(1, device="meta"), torch.zeros(1)
+
+
+def in_one_mode(self: Any, x: Tensor) -> None:
+    if torch.is_grad_enabled():
+        HISTORY.append(1)
+
+
+def stride(self: Any, x: Tensor) -> None:
+    STRIDED.data = torch.empty_strided((1,), (STRIDED.stride(0) + 1,), device="meta")
+
+
+def real(self: Any, x: Tensor) -> None:
+    with no_torch_functions(), no_dispatch():
+        REAL.add_(1)
+
+
 def one_more(holder: Any) -> None:
     holder.calls = getattr(holder, "calls", 0) + 1
 
 
 COUNTED = {
+    "a list in a cache": lambda self, x: box().append(1),
+    "a constant of code": lambda self, x: constants.__code__.co_consts[1].append(1),
+    "a class that a partial holds": lambda self, x: bump(CLASS_OF.func),
+    "the order of a dict": lambda self, x: ORDER.setdefault(next(iter(ORDER)), ORDER.pop(next(iter(ORDER)))),
+    "the order of an OrderedDict": lambda self, x: RECENT.move_to_end(next(iter(RECENT))),
+    "what a defaultdict makes its values by": lambda self, x: (FACTORY[0], FACTORY.pop(0)),
+    "an array of objects": lambda self, x: OBJECTS.__iadd__(1),
+    "a masked array": lambda self, x: MASKED.__iadd__(1),
+    "mapped memory": lambda self, x: MAPPED.__setitem__(0, MAPPED[0] + 1),
+    "a stride": stride,
+    "a tensor of the host": real,
+    "a list in one mode": in_one_mode,
     "a deque": lambda self, x: DEQUE.append(1),
     "an argument of a partial": lambda self, x: PARTIAL.args[0].append(1),
     "a namespace": lambda self, x: one_more(NAMESPACE),
@@ -221,6 +268,8 @@ def last_input(self: Any, x: Tensor) -> None:
 
 
 LATE = (
+    lambda self: 100.0 < float(self.calls) < 900_000.0,
+    lambda self: 3 <= len(str(self.calls)) <= 6,
     lambda self: self.calls > 100,
     lambda self: self.part.calls > 100,
     lambda self: self.calls % 7 == 6,
