@@ -26,7 +26,7 @@ from kernrl.verifier.rpc.frames import Channel
 from kernrl.verifier.rpc.processes import die_with_parent, ignore_interrupts
 from kernrl.verifier.sandbox import isolation, large_pages
 
-DEVICES = ("/dev/null", "/dev/urandom", "/dev/zero")
+DEVICES = ("/dev/null", "/dev/zero")
 
 
 def main(control: socket.socket, settings: dict[str, Any]) -> None:

@@ -226,7 +226,7 @@ def _landlock(walls: Walls, tmp: str) -> None:
     read = _READ | _LIST | (_EXECUTE if walls.may_execute else 0)
     # mapping a shared library needs no EXECUTE right; starting a program does
     rules = [(path, read) for path in (*walls.read_only, *LARGE_PAGES)]
-    rules += [("/dev/null", _READ | _WRITE), ("/dev/urandom", _READ), ("/dev/zero", _READ), (tmp, all_access & ~(1 << 0))]
+    rules += [("/dev/null", _READ | _WRITE), ("/dev/zero", _READ), (tmp, all_access & ~(1 << 0))]
     for path, access in rules:
         try:
             handle = os.open(path, os.O_PATH | os.O_CLOEXEC)

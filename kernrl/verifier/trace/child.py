@@ -180,11 +180,12 @@ def _where(error: BaseException) -> str:
 def trace(source: str, specs: list[TraceSpec]) -> list[Plan]:
     """Execute the candidate's module once and record its forward for every input set."""
     assert _launches is not None
-    at_import = Recorder()
+    at_import, files = Recorder(), guards.open_files()
     _launches.begin(at_import)
     with at_import.recording():
         module = _load(source)
     guards.check_untouched()
+    guards.check_closed(files)
     plans, earlier, shapes = [], [at_import], list[Earlier]()
     for spec in specs:
         plan = None if at_import.storages else _try(module, spec, earlier, shapes)
@@ -197,6 +198,7 @@ def trace(source: str, specs: list[TraceSpec]) -> list[Plan]:
             earlier.append(recorder)
         plans.append(plan)
     guards.check_untouched()
+    guards.check_closed(files)
     return plans
 
 

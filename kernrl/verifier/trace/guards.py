@@ -8,6 +8,7 @@ honest modules right, and makes it harder to cheat. Only for the trace child's p
 from __future__ import annotations
 
 import contextlib
+import copy
 import copyreg
 import dataclasses
 import functools
@@ -34,6 +35,7 @@ _LATER = {
     "threading": "settrace setprofile settrace_all_threads setprofile_all_threads",
     "os": "register_at_fork", "posix": "register_at_fork", "codecs": "register register_error",
     "faulthandler": "dump_traceback_later register", "gc": "freeze unfreeze",
+    "torch._C": "_dispatch_library", "torch": "set_flush_denormal",
 }  # fmt: skip
 """Functions that nothing of a candidate may call."""
 
@@ -57,6 +59,7 @@ _HOOKS = tuple(f"_global_{name}_hooks" for name in ("forward", "forward_pre", "b
 
 _ATEN = "torch.ops.aten"
 _VERSION = "Tensor._version"
+_OPERATORS = (torch._ops.OpOverloadPacket, torch._ops.OpOverload)
 _NOT_OPERATORS = frozenset(("name",))
 """Names of `torch.ops.aten` that are no operators."""
 
@@ -92,7 +95,7 @@ def builtins_of_a_candidate() -> dict[str, Any]:
     """Functions that stand for Python's own in a candidate's module: an address in memory is by chance."""
 
     def of_contents(value: Any) -> int:
-        if _in_forward and type(value).__hash__ in (object.__hash__, torch.Tensor.__hash__):
+        if _in_forward and type(value).__hash__ in (object.__hash__, torch.Tensor.__hash__, str.__hash__, bytes.__hash__):
             raise Untraceable(_sentence("hash() of an object", always=False))
         return hash(value)
 
@@ -102,16 +105,17 @@ def builtins_of_a_candidate() -> dict[str, Any]:
 @contextlib.contextmanager
 def elsewhere(home: str) -> Iterator[None]:
     """Within, a candidate's module goes by another name and file, in a program with other arguments."""
-    module, arguments = sys.modules.get(home), sys.argv
+    module, arguments = sys.modules.get(home), (sys.argv, sys.orig_argv)
     names: dict[str, Any] = vars(module) if module else {}
     before = {name: names.get(name) for name in ("__name__", "__file__")}
     names |= {"__name__": "__main__", "__file__": "/kernels/best.py"}
     sys.argv = ["best.py", "--run"]
+    sys.orig_argv = ["python", *sys.argv]
     try:
         yield
     finally:
         names.update(before)
-        sys.argv = arguments
+        sys.argv, sys.orig_argv = arguments
 
 
 @contextlib.contextmanager
@@ -149,7 +153,8 @@ def install() -> None:
     decompositions = importlib.import_module("torch._decomp").decomposition_table
     tables = {
         "sys.meta_path": sys.meta_path, "sys.path_hooks": sys.path_hooks, "copyreg.dispatch_table": copyreg.dispatch_table,
-        "torch._decomp.decomposition_table": decompositions,
+        "torch._decomp.decomposition_table": decompositions, "copy._deepcopy_dispatch": vars(copy)["_deepcopy_dispatch"],
+        "copy._copy_dispatch": vars(copy)["_copy_dispatch"],
     }  # fmt: skip
     on = [value for place in _OWN_NAMES for value in _before[place][1].values() if type(value) is types.FunctionType]
     _attributes.update((id(value), frozenset(vars(value))) for value in on)
@@ -211,6 +216,10 @@ def check_untouched() -> None:
     for name, value in vars(torch.ops.aten).items() if _ATEN in changed else ():
         if not name.startswith("_") and type(value) is not torch._ops.OpOverloadPacket and name not in _NOT_OPERATORS:
             raise Untraceable(f"the code replaces torch.ops.aten.{name}: leave other modules as they are")
+    for packet in vars(torch.ops.aten).values() if _libraries else ():
+        for one in (packet, *vars(packet).values()) if type(packet) is torch._ops.OpOverloadPacket else ():
+            if type(one) in _OPERATORS and type(vars(one)["_op"]) is not types.BuiltinFunctionType:
+                raise Untraceable(f"the code replaces what {packet} calls: leave other modules as they are")
     if _libraries is not None and (replaced := _libraries.replaced()):
         raise Untraceable(f"the code replaces {replaced}: leave other modules as they are")
     for name, table, contents in _tables:
@@ -227,6 +236,26 @@ def check_untouched() -> None:
             raise Untraceable("the code hooks every module: leave other modules as they are")
     if gc.callbacks:
         raise Untraceable("the code leaves a callback with Python's garbage collector: do the work in forward()")
+
+
+def open_files() -> dict[int, tuple[int, int]]:
+    """The files that are open, by number: what each is."""
+    found: dict[int, tuple[int, int]] = {}
+    for number in range(_MOST_FILES):
+        with contextlib.suppress(OSError):
+            about = os.fstat(number)
+            found[number] = about.st_dev, about.st_ino
+    return found
+
+
+_MOST_FILES = 256
+"""Numbers looked at. A process may open as many, and gives the lowest first."""
+
+
+def check_closed(before: Mapping[int, tuple[int, int]]) -> None:
+    """Raise Untraceable if a file is open that was not: what is read from it is not in the plan, and it may keep a count."""
+    if open_files() != before:
+        raise Untraceable("the code leaves a file open: close it, and keep what it says in tensors")
 
 
 def _check_functions(places: Iterable[str]) -> None:
@@ -347,4 +376,5 @@ def _guard_counts() -> None:
 def _guard_environment() -> None:
     environment: Any = type(os.environ)
     if not hasattr(environment.__getitem__, "__wrapped__"):
-        environment.__getitem__ = _guarded(environment.__getitem__, "os.environ", always=False)
+        for name in ("__getitem__", "__iter__", "__len__"):
+            setattr(environment, name, _guarded(getattr(environment, name), "os.environ", always=False))

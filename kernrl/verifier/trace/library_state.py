@@ -8,6 +8,7 @@ themselves are compared.
 
 from __future__ import annotations
 
+import builtins
 import ctypes
 import gc
 import sys
@@ -29,8 +30,10 @@ _ATTRIBUTES = 11 * _WORD
 """Where the pointer to the dict of a function's attributes lies."""
 _AT_ONCE = 1 << 10
 """Objects whose memory is compared at a time."""
-_CALLED = (types.FunctionType, types.BuiltinFunctionType, type, property, classmethod, staticmethod, types.MethodDescriptorType)
-"""What others call. The data of a module is its own affair, and so is a new name."""
+_ACCESSORS = (property, classmethod, staticmethod)
+"""What functions of a class lie in."""
+_CELL = 2 * _WORD
+"""Where the pointer to a cell's contents lies."""
 
 K = TypeVar("K")
 
@@ -47,10 +50,13 @@ class LibraryState:
         kernels = {id(value): value for one in self._names for value in one.before.values() if type(value) is JITFunction}
         self._kernels = [(kernel, kernel.src) for kernel in kernels.values()]
         self._in_kernels = Dicts({i: vars(kernel) for i, kernel in enumerate(kernels.values())})
-        found = {id(value): value for one in self._names for value in one.before.values() if type(value) is types.FunctionType}
+        found = _functions(value for one in self._names for value in one.before.values())
         self._functions = [(f, _parts(f), dict(f.__kwdefaults__ or {})) for f in found.values()]
         self._code = _Words([address + _CODE for address in found], 3) if _code_is_where_it_was() else None
         keywords = [id(f.__kwdefaults__) + _TAG if f.__kwdefaults__ else 0 for f in found.values()]
+        cells = {id(cell): cell for f in found.values() for cell in f.__closure__ or () if _closes_over_function(cell)}
+        self._cells = [(cell, cell.cell_contents) for cell in cells.values()]
+        self._contents = _Words([address + _CELL for address in cells], 1) if _contents_are_where_they_were() else None
         self._keywords = _Words(keywords, 1) if self._dicts.have_tags else None
         self._table_tag = self._tag_of_table()
 
@@ -85,6 +91,10 @@ class LibraryState:
             function, before, _ = self._functions[i]
             if any(now is not then for now, then in zip(_parts(function), before, strict=True)):
                 return f"the code or the defaults of {function.__module__}.{function.__qualname__}"
+        for i in self._contents.changed() if self._contents else range(len(self._cells)):
+            cell, before = self._cells[i]
+            if _contents(cell) is not before:
+                return f"what {getattr(before, '__qualname__', 'a function')} is called by"
         for i in self._keywords.changed() if self._keywords else looked_at:
             function, _, before = self._functions[i]
             if (function.__kwdefaults__ or {}) != before:
@@ -99,10 +109,15 @@ class _Names:
     place: str
     now: dict[str, Any]
     before: Mapping[str, Any]
+    behind: tuple[Mapping[str, Any], ...]
+    """Where a name is looked for that is not there: a new one would hide it."""
 
     def replaced(self) -> str | None:
         for name, value in self.before.items():
-            if isinstance(value, _CALLED) and self.now.get(name) is not value:
+            if _is_called(value) and self.now.get(name) is not value:
+                return f"{self.place}.{name}"
+        for name, value in list(self.now.items()):
+            if name not in self.before and callable(value) and any(name in names for names in self.behind):
                 return f"{self.place}.{name}"
         return None
 
@@ -175,6 +190,40 @@ class _Words:
         self._add_changed(which[half:], now[at:], before[at:], found)
 
 
+def _is_called(value: object) -> bool:
+    """Whether it is what others call. The data of a module is its own affair, and so is a new name."""
+    return isinstance(value, _ACCESSORS) or callable(value)
+
+
+def _functions(values: Iterable[object]) -> dict[int, types.FunctionType]:
+    """Functions by id: these, and those behind properties, decorators and closures."""
+    found: dict[int, types.FunctionType] = {}
+    left = list(values)
+    while left:
+        value: Any = left.pop()
+        if type(value).__name__ == "_ArrayFunctionDispatcher":  # of numpy
+            left.append(value._implementation)
+        elif type(value) is property:
+            left += [value.fget, value.fset, value.fdel]
+        elif type(value) in (classmethod, staticmethod):
+            left.append(value.__func__)
+        elif type(value) is types.FunctionType and id(value) not in found:
+            found[id(value)] = value
+            left += map(_contents, value.__closure__ or ())
+    return found
+
+
+def _contents(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None
+
+
+def _closes_over_function(cell: types.CellType) -> bool:
+    return isinstance(_contents(cell), types.FunctionType | types.BuiltinFunctionType)
+
+
 def _parts(function: types.FunctionType) -> tuple[Any, Any, Any]:
     return function.__code__, function.__defaults__, function.__kwdefaults__
 
@@ -185,12 +234,13 @@ def _namespaces(modules: Mapping[str, Any]) -> Iterator[_Names]:
     for name, module in modules.items():
         if not isinstance(module, types.ModuleType):
             continue
-        yield _Names(name, vars(module), dict(vars(module)))
+        yield _Names(name, vars(module), dict(vars(module)), (vars(builtins),))
         for value in list(vars(module).values()):
             if issubclass(type(value), type) and id(value) not in seen:
                 seen.add(id(value))
                 inside = namespace(value)
-                yield _Names(f"{value.__module__}.{value.__qualname__}", inside, dict(inside))
+                behind = tuple(vars(base) for base in value.__mro__[1:])
+                yield _Names(f"{value.__module__}.{value.__qualname__}", inside, dict(inside), behind)
 
 
 def namespace(owner: Any) -> dict[str, Any]:
@@ -218,3 +268,8 @@ def _code_is_where_it_was() -> bool:
 
     there = ctypes.string_at(id(sample) + _CODE, 3 * _WORD)
     return there == array("Q", map(id, _parts(sample))).tobytes()
+
+
+def _contents_are_where_they_were() -> bool:
+    cell = types.CellType(_parts)
+    return ctypes.string_at(id(cell) + _CELL, _WORD) == array("Q", [id(_parts)]).tobytes()

@@ -12,6 +12,7 @@ import datetime
 import gc
 import random
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +22,15 @@ import torch
 Guard = Callable[..., Callable[..., Any]]
 """`guard(function, name, always=False)`: the function, which refuses where a candidate's forward calls it."""
 
-_SYSTEM = "getpid getppid urandom getrandom times getloadavg getrusage stat lstat listdir scandir open sched_getaffinity"
+_SYSTEM = (
+    "getpid getppid urandom getrandom times getloadavg getrusage stat lstat fstat listdir scandir open sched_getaffinity"
+    " getpgid getpgrp getsid uname isatty ttyname getlogin access readlink read pread readv preadv lseek utime"
+)
+_FUNCTION_MODES = "_len_torch_function_stack _get_function_stack_at _is_torch_function_mode_enabled _is_torch_function_enabled"
+_DISPATCH_KEYS = (
+    "_dispatch_tls_is_dispatch_key_included _dispatch_tls_is_dispatch_key_excluded _dispatch_tls_local_include_set"
+    " _dispatch_tls_local_exclude_set _dispatch_keys"
+)
 
 ASKED = {
     "time": "time time_ns perf_counter perf_counter_ns monotonic monotonic_ns process_time process_time_ns localtime gmtime"
@@ -40,10 +49,11 @@ ASKED = {
     "socket": "gethostname",
     "platform": "node uname",
     "threading": "get_ident get_native_id",
+    "ssl": "RAND_bytes RAND_pseudo_bytes",
     "_thread": "get_ident get_native_id",
     "numpy.random": "random rand randn randint uniform normal choice random_sample",
     "torch": "get_num_threads",
-    "torch._C": "_len_torch_dispatch_stack _get_dispatch_stack_at",
+    "torch._C": f"_len_torch_dispatch_stack _get_dispatch_stack_at {_FUNCTION_MODES} {_DISPATCH_KEYS}",
     "torch.accelerator": "device_count memory_allocated memory_reserved max_memory_allocated max_memory_reserved memory_stats"
     " get_memory_info",
     "torch.cuda": "memory_allocated memory_reserved max_memory_allocated max_memory_reserved memory_stats memory_snapshot"
@@ -77,6 +87,9 @@ def guard_classes(guard: Guard) -> None:
     _random.Random = guard(_random.Random, "_random.Random", always=False)
     _guard_dates(guard)
     _guard_numpy(guard)
+    for name in ("ident", "native_id"):
+        asked: Any = vars(threading.Thread)[name]
+        setattr(threading.Thread, name, property(guard(asked.fget, f"threading.Thread.{name}", always=False)))
     address = torch.Tensor._cdata
     torch.Tensor._cdata = property(guard(address.__get__, "Tensor._cdata", always=False))  # pyright: ignore
 
