@@ -179,6 +179,9 @@ def torch_settings() -> dict[str, Any]:
         "anomaly mode": torch.is_anomaly_enabled(),
         "multithreading of autograd": torch._C._is_multithreading_enabled(),
         "cudnn.enabled": torch.backends.cudnn.enabled,
+        "autocast": (torch.is_autocast_enabled("cuda"), torch.is_autocast_enabled("cpu")),
+        "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
+        "deterministic.fill_uninitialized_memory": getattr(torch.utils.deterministic, "fill_uninitialized_memory", None),
     }
 
 

@@ -40,16 +40,29 @@ def _refuse(sentence: str) -> Any:
     return refused
 
 
+_AUTOCAST = "autocast is not traced: cast tensors with .to(dtype) where you mean it"
+
+
 class _NoAutocast(contextlib.ContextDecorator):
     """autocast with `enabled=False`, as a context or a decorator; with `enabled=True` it is refused."""
 
     def __init__(self, *args: Any, enabled: bool = True, **kwargs: Any) -> None:
         if enabled:
-            raise Untraceable("autocast is not traced: cast tensors with .to(dtype) where you mean it")
+            raise Untraceable(_AUTOCAST)
 
     def __enter__(self) -> None: ...
 
     def __exit__(self, *args: Any) -> None: ...
+
+
+def _autocast_setter() -> Any:
+    """In place of one of torch's setters, to which every autocast comes: of `(enabled)` or `(device, enabled)`."""
+
+    def set_autocast(*setting: Any) -> None:
+        if setting[-1]:
+            raise Untraceable(_AUTOCAST)
+
+    return set_autocast
 
 
 class _RefusedOnUse:
@@ -183,6 +196,10 @@ def install(arch: str) -> GPUTarget:
     )  # pyright: ignore[reportAttributeAccessIssue]
     torch.autocast = _NoAutocast  # pyright: ignore[reportAttributeAccessIssue, reportPrivateImportUsage]
     torch.cuda.amp.autocast = torch.amp.autocast = _NoAutocast  # pyright: ignore[reportAttributeAccessIssue]
+    for name in ("set_autocast_enabled", "set_autocast_cpu_enabled"):
+        set_autocast = _autocast_setter()
+        setattr(torch, name, set_autocast)
+        setattr(torch._C, name, set_autocast)
     for name in ("Stream", "Event"):  # of any accelerator; torch derives classes of its own from these
         setattr(torch, name, type(name, (), {"__new__": answers[name]}))
     torch.accelerator.set_stream = answers["set_stream"]

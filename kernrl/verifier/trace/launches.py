@@ -14,11 +14,13 @@ from kernrl.verifier.plan.plan import Arg, AtenNode, KernelSource, LaunchNode, N
 from kernrl.verifier.plan.ttir import access
 from kernrl.verifier.trace import guards, host_descriptors
 from kernrl.verifier.trace.launch_result import LaunchResult
+from kernrl.verifier.trace.python_state import is_own_function
 from kernrl.verifier.trace.recorder import FAKE_ADDRESS_BITS, Recorder, Untraceable, exact
 
 _KEPT_OPTIONS = ("maxnreg", "enable_fp_fusion")
 _LAUNCH_OPTIONS = frozenset(("num_warps", "num_stages", "num_ctas", "debug", *_KEPT_OPTIONS))
 MAX_CONFIGS = 64
+_LIBRARIES = ("torch", "triton")
 _TENSORS = frozenset((torch.Tensor, torch.nn.Parameter, torch.nn.Buffer))
 
 
@@ -66,6 +68,9 @@ class Launches:
     def launch(self, fn: Any, args: Any, grid: Any, kwargs: Mapping[str, Any]) -> LaunchResult:
         """Record one launch, or one variant of an autotuned one; only compile it if there is no grid."""
         self.check_kernel(fn)
+        home = str(fn.fn.__globals__.get("__name__"))
+        if home.partition(".")[0] in _LIBRARIES:
+            raise Untraceable(f"{fn.__name__} is a kernel of {home}: launch kernels that you write yourself")
         if fn.pre_run_hooks:
             raise Untraceable(f"{fn.__name__} has a pre_run_hook: do the work in forward()")
         compat.check_globals(fn)
@@ -115,8 +120,12 @@ class Launches:
 
     def autotune(self, tuner: Any, args: Any, kwargs: dict[str, Any]) -> LaunchResult | None:
         """Record every configuration as a variant of one launch; those that do not compile are left out."""
+        self._check_tuner(tuner)
         tuner.nargs = dict(zip(tuner.arg_names, args, strict=False))
+        start = len(self.recorder.nodes)
         configs = tuner.prune_configs({k: v for k, v in kwargs.items() if k not in ("grid", "warmup")})
+        if len(self.recorder.nodes) > start:
+            raise Untraceable("prune_configs_by works on tensors, and only the first launch calls it: do that in forward()")
         if len(configs) > MAX_CONFIGS:
             raise Untraceable(f"{len(configs)} autotune configs: keep at most {MAX_CONFIGS}")
         failure = None
@@ -142,7 +151,7 @@ class Launches:
             raise failure or Untraceable("autotune is left without a config")
         if variants:
             hooked = self._agreed(prepared, variants)
-            if len(configs) > 1 and not tuner.user_defined_pre_hook:
+            if len(configs) > 1:
                 self._check_tuning(tuner, variants, hooked)
             for node in hooked:
                 self.recorder.record(node)
@@ -153,6 +162,19 @@ class Launches:
             nodes.append(LaunchNode(variants))
             self.recorder.record(nodes[-1])
         return launched
+
+    @staticmethod
+    def _check_tuner(tuner: Any) -> None:
+        """Refuse what runs, or is chosen, in use alone: where the tuner tries its configurations."""
+        name = tuner.base_fn.__name__
+        if type(tuner.cache) is not dict or tuner.cache:
+            raise Untraceable(f"the code fills or replaces the cache of {name}'s autotuner: leave Triton's objects as they are")
+        measures = tuner._do_bench
+        if tuner.user_defined_pre_hook or tuner.user_defined_post_hook or (measures and is_own_function(measures, "candidate")):
+            raise Untraceable(
+                f"{name} is autotuned with a hook or a benchmark of its own, which runs only while it is tuned: "
+                "use reset_to_zero or restore_value"
+            )
 
     def _hooked(self, config: Any, arguments: dict[str, Any]) -> list[Node]:
         """Call a configuration's pre_hook, such as one that zeroes what the kernel adds to; the operations that it records."""

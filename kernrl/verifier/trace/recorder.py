@@ -21,7 +21,14 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kernrl.verifier.base.compat import called_directly, mode_depth, no_dispatch, no_torch_functions, redraws, storage_key
+from kernrl.verifier.base.compat import (
+    called_directly,
+    mode_depth,
+    no_dispatch,
+    no_torch_functions,
+    redraws,
+    storage_key,
+)
 from kernrl.verifier.plan.plan import CONSTANT_OP, MAX_NODES, AtenNode, Node, Special, Storage, TensorRef, TensorSpec
 from kernrl.verifier.trace.constant_tensors import constant_value
 from kernrl.verifier.trace.convolution_layout import CONVOLUTIONS, as_cudnn_writes
@@ -78,6 +85,8 @@ def without_shape(error: BaseException) -> str:
 _EMPTY = frozenset(f"aten.{n}" for n in ("empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided"))
 _TURNING = frozenset(f"aten.{n}" for n in ("squeeze_", "unsqueeze_", "transpose_", "t_", "resize_"))
 """In-place calls that change a tensor's shape and strides, and no number."""
+_MARKING = frozenset(("aten._neg_view.default", "aten._conj.default"))
+"""Views whose numbers are others than those in memory."""
 _BATCH_NORM = frozenset(("aten.native_batch_norm.default", "aten.cudnn_batch_norm.default"))
 
 
@@ -105,6 +114,8 @@ class Recorder:
         self.foreign: set[int] = set()
         """Storages (by key) of other recordings, which were made once and live on, and whether one of them is used here."""
         self.uses_foreign = False
+        self.marked = False
+        """Whether a tensor was negated or conjugated by a mark alone, which a plan's views do not have."""
         self.statistics: set[int] = set()
         """Storages of running statistics, which every call in training mode changes."""
 
@@ -287,6 +298,7 @@ class _RecordAten(TorchDispatchMode):
             args = (*args[:3], None, None, *args[5:])
         before = {storage_key(t) for t in inputs}
         outputs = func(*args, **kwargs)
+        recorder.marked |= name in _MARKING
         if name in CONVOLUTIONS and device is CUDA:
             outputs = as_cudnn_writes(outputs, *args[:2])
         results = list(_tensors(outputs))
