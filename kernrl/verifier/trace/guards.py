@@ -238,6 +238,11 @@ def check_untouched() -> None:
         raise Untraceable("the code leaves a callback with Python's garbage collector: do the work in forward()")
 
 
+def library_names() -> dict[str, object]:
+    """What is another after code sets a name of a library."""
+    return _libraries.names() if _libraries else {}
+
+
 def open_files() -> dict[int, tuple[int, int]]:
     """The files that are open, by number: what each is."""
     found: dict[int, tuple[int, int]] = {}

@@ -28,6 +28,11 @@ _CODE = 6 * _WORD
 """Where the pointer to a function's code lies, followed by those to its defaults and to the defaults of its keywords."""
 _ATTRIBUTES = 11 * _WORD
 """Where the pointer to the dict of a function's attributes lies."""
+_OFTEN_SET = frozenset((
+    *("sys", "__main__", "__mp_main__", "torch.utils._python_dispatch", "torch._library.fake_impl"),
+    "kernrl.verifier.trace.fake_cuda._NoGrad",
+))  # fmt: skip
+"""Modules and classes whose names each call sets, and sets back."""
 _AT_ONCE = 1 << 10
 """Objects whose memory is compared at a time."""
 _ACCESSORS = (property, classmethod, staticmethod)
@@ -47,6 +52,8 @@ class LibraryState:
         self._table = sys.modules
         self._names = list(_namespaces(self._modules))
         self._dicts = Dicts({i: one.now for i, one in enumerate(self._names)})
+        steady = [id(one.now) + _TAG for one in self._names if one.place not in _OFTEN_SET]
+        self._steady = _Words(steady, 1) if self._dicts.have_tags else None
         kernels = {id(value): value for one in self._names for value in one.before.values() if type(value) is JITFunction}
         self._kernels = [(kernel, kernel.src) for kernel in kernels.values()]
         self._in_kernels = Dicts({i: vars(kernel) for i, kernel in enumerate(kernels.values())})
@@ -66,6 +73,13 @@ class LibraryState:
         sys.modules[name] = module
         if known:
             self._table_tag = self._tag_of_table()
+
+    def names(self) -> dict[str, object]:
+        """What is another after code sets a name of a module or a class; nothing where dicts have no tags."""
+        if self._steady is None:
+            return {}
+        data = {one.place: _plain(one.now) for one in self._names if one.place in _OFTEN_SET}
+        return {"a name of a library": b"".join(self._steady.now()), **data}
 
     def _tag_of_table(self) -> bytes:
         return ctypes.string_at(id(self._table) + _TAG, _WORD) if self._dicts.have_tags else b""
@@ -169,6 +183,11 @@ class _Words:
         self._spans = [(which[span].tolist(), offsets[span], self._memory.take(offsets[span]).tobytes()) for span in spans]
         self._row_bytes = each * _WORD
 
+    def now(self) -> Iterator[bytes]:
+        """What they are."""
+        for _, offsets, _ in self._spans:
+            yield self._memory.take(offsets).tobytes()
+
     def changed(self) -> list[int]:
         """Which of them are not what they were."""
         found: list[int] = []
@@ -188,6 +207,10 @@ class _Words:
         at = half * self._row_bytes
         self._add_changed(which[:half], now[:at], before[:at], found)
         self._add_changed(which[half:], now[at:], before[at:], found)
+
+
+def _plain(names: Mapping[str, Any]) -> list[tuple[str, object]]:
+    return [(name, repr(value)) for name, value in list(names.items()) if type(value) in (int, float, str, bytes, bool)]
 
 
 def _is_called(value: object) -> bool:

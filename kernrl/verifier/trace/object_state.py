@@ -27,6 +27,7 @@ import sys
 import threading
 import types
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -64,6 +65,8 @@ def made_in_c(cls: type) -> bool:
 
 def hides_state(kind: type) -> bool:
     """Whether objects of a class hold what cannot be looked into: those of C parts of the standard library or of torch."""
+    if kind in (weakref.ProxyType, weakref.CallableProxyType):
+        return True
     if type(kind).__name__ == "pybind11_type":
         return not hasattr(kind, "__members__")
     for cls in kind.__mro__:
@@ -159,6 +162,8 @@ def inside(value: Any) -> Iterator[Any]:
     kind = type(value)
     if kind is contextvars.ContextVar:
         yield value.get(None)
+    elif issubclass(kind, weakref.ReferenceType):
+        yield weakref.ReferenceType.__call__(value)
     elif issubclass(kind, collections.deque):
         yield list(collections.deque.__iter__(value))
     elif issubclass(kind, np.ndarray):

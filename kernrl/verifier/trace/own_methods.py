@@ -38,7 +38,9 @@ def check_methods(model: torch.nn.Module, code: str) -> None:
         if odd := [name for name, value in vars(part).items() if name in _DICTS and type(value) not in (dict, OrderedDict)]:
             raise Untraceable(f"{type(part).__name__} keeps its {odd[0]} in an object of another class: leave them to torch")
         for cls in type(part).__mro__:
-            taken = {name: value for name, value in vars(cls).items() if name in _TAKEN and not _by_parametrize(name, value)}
+            taken = {
+                name: value for name, value in vars(cls).items() if name in _TAKEN and not _by_parametrize(name, value, code)
+            }
             if is_own(cls, code) and (own := sorted(taken)):
                 raise Untraceable(f"{cls.__name__} has a method {own[0]} of its own: write __init__ and forward, no more")
         if own := sorted(name for name in _TAKEN & vars(part).keys() if not _is_a_value(name, vars(part)[name])):
@@ -47,10 +49,11 @@ def check_methods(model: torch.nn.Module, code: str) -> None:
             raise Untraceable(f"{type(part).__name__} has a hook: do the work in forward()")
 
 
-def _by_parametrize(name: str, value: object) -> bool:
+def _by_parametrize(name: str, value: object, code: str) -> bool:
     """Whether torch made this method, for the class that it makes of one whose module has a parametrization."""
-    made_there = isinstance(value, types.FunctionType) and value.__globals__ is vars(parametrize)
-    return name in ("__deepcopy__", "__getstate__") and made_there
+    if name not in ("__deepcopy__", "__getstate__") or not isinstance(value, types.FunctionType):
+        return False
+    return value.__globals__ is vars(parametrize) and not is_own_function(value, code)
 
 
 def _is_a_value(name: str, value: object) -> bool:

@@ -47,7 +47,7 @@ _NUMBERS_AND_TEXTS = (int, float, complex, str, bytes)
 _BUILTIN_ITERATORS = tuple(type(iter(one)) for one in (range(0), [], (), {}, {}.items(), set(), ""))
 _LOTS = ("_generator", "mtrand", "bit_generator", "_mt19937", "_pcg64", "_philox", "_sfc64")
 _NUMPY = frozenset(("numpy", *(f"numpy.random.{name}" for name in _LOTS)))
-_NO_STATE = frozenset(("__builtins__", "__annotations__", "__dict__", "__weakref__", "__spec__", "__loader__"))
+_NO_STATE = frozenset(("__builtins__", "__dict__", "__weakref__"))
 _CONTAINERS = (dict, list, tuple, set, frozenset)
 # by id: a candidate's class may say that it equals any other
 _PLAIN = frozenset(map(id, (*_NUMBERS_AND_TEXTS, bool, types.NoneType)))
@@ -55,6 +55,7 @@ _ITERATORS = frozenset(map(id, (itertools.count, itertools.repeat, itertools.cyc
 _HOLDERS = frozenset(map(id, _CONTAINERS))
 _WALKED = frozenset(map(id, (types.FunctionType, types.MethodType, property)))
 _LATER = frozenset(("__del__",))
+_QUALNAME = vars(type)["__qualname__"].__get__
 _SHOWS_ATTRIBUTES = (types.NoneType, types.GetSetDescriptorType, types.MemberDescriptorType)
 _COPYING = frozenset(("__copy__", "__deepcopy__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__"))
 
@@ -73,7 +74,7 @@ def know_libraries() -> None:
     _libraries.update(id(vars(module)) for module in list(sys.modules.values()) if isinstance(module, types.ModuleType))
     gc.unfreeze()  # the process that this one is a fork of may have hidden its own; the fork server freezes them again
     for one in gc.get_objects():
-        if isinstance(one, type | types.FunctionType):
+        if issubclass(type(one), type | types.FunctionType):
             _known[id(one)] = one
         if type(one) is types.FunctionType:
             _known.update((id(code), code) for code in _codes(one.__code__))
@@ -201,8 +202,17 @@ class _Walk:
     def _names(self, path: str, names: Mapping[str, Any]) -> None:
         self._found[f"{path}<names>"] = tuple(names)
         for name, value in list(names.items()):
-            if name not in _NO_STATE:
+            if name == "__annotations__" and type(value) is dict:
+                self._annotations(path, value)
+            elif name not in _NO_STATE:
                 self._of(f"{path}.{name}" if path else name, value)
+
+    def _annotations(self, path: str, names: Mapping[str, Any]) -> None:
+        """The classes among them are others', mostly."""
+        self._found[f"{path}<annotations>"] = [(name, id(type(value))) for name, value in names.items()]
+        for name, value in list(names.items()):
+            if not issubclass(type(value), type):
+                self._of(f"{path}<annotations>.{name}", value)
 
     def _of(self, path: str, value: Any) -> None:
         if id(type(value)) in _PLAIN:
@@ -251,6 +261,7 @@ class _Walk:
         elif kind is property:
             for name in ("fget", "fset", "fdel"):
                 self._of(f"{path}<{name}>", getattr(value, name))
+            self._of(f"{path}<doc>", value.__doc__)
         elif kind is types.ModuleType:
             if value.__spec__ is None:  # one that the code has made
                 self._names(path, vars(value))
@@ -299,6 +310,9 @@ class _Walk:
         self._found[f"{path}<name>"] = (value.__name__, value.__qualname__, value.__doc__)
         for i, part in enumerate((value.__defaults__, value.__kwdefaults__, value.__closure__, value.__dict__)):
             self._of(f"{path}.{i}", part)
+        for part in gc.get_referents(value):
+            if type(part) is dict and part is not value.__globals__ and part is not value.__builtins__:
+                self._annotations(path, part)
         for i, code in enumerate(_codes(value.__code__)):
             for j, one in enumerate(code.co_consts):
                 if id(type(one)) not in _PLAIN and type(one) is not types.CodeType:
@@ -337,6 +351,10 @@ class _Walk:
             # those that die are not counted less, as Python's garbage collector decides when
             _most_subclasses[value] = max(len(type.__subclasses__(value)), _most_subclasses.get(value, 0))
             self._found[f"{path}<subclasses>"] = _most_subclasses[value]
+            self._found[f"{path}<name>"] = _QUALNAME(value)
+        for i, cls in enumerate((*type(value).__mro__, *(value.__mro__ if is_class else ()))):
+            if self._is_own(cls):  # perhaps no name stands for it
+                self._of(f"{path}<class>.{i}", cls)
         self._names(path, names)
 
     def _check_methods(self, path: str, kind: type) -> None:

@@ -221,11 +221,11 @@ def _moved(model: torch.nn.Module, call: Callable[[Callable[[], Any]], None], *,
             with place():
                 for gradients in modes:
                     call(gradients)
-        states.append(remembered(model))
+        states.append(remembered(model) | guards.library_names())
     if all_ways:  # what is the same after each round may go round itself
         with places[-1]():
             call(modes[-1])
-        states.append(remembered(model))
+        states.append(remembered(model) | guards.library_names())
     return [*dict.fromkeys((*changed(*states[:2]), *changed(*states[-2:])))]
 
 
