@@ -152,7 +152,7 @@ def set_names_ahead(model: torch.nn.Module, paths: Sequence[str], ahead: int) ->
     left = []
     for path in paths:
         owner, _, name = path.rpartition(".")
-        place = cls if owner == cls.__name__ else home if not owner else None
+        place = cls if owner in (cls.__name__, "self<class>.0") else home if not owner else None
         value = vars(place).get(name) if place else None
         if type(value) not in (int, itertools.count):
             left.append(path)
