@@ -239,6 +239,7 @@ def _record(module: types.ModuleType, spec: TraceSpec, recorder: Recorder, shape
     cls = module.ModelNew
     if type(cls) not in (type, abc.ABCMeta):
         raise Untraceable("ModelNew has a metaclass, which decides what is made of it: use a plain class")
+    _check_home(cls, module)
     before = compat.kernel_sources()
     plan = record_forward(cls, spec, recorder, _launches.kernels, again=True, earlier=shapes)
     after = compat.kernel_sources()
@@ -246,8 +247,12 @@ def _record(module: types.ModuleType, spec: TraceSpec, recorder: Recorder, shape
         raise Untraceable("a kernel's source is replaced while forward() runs: define each kernel once")
     for kernel in after:
         _launches.check_kernel(kernel.value)
-    if cls.__module__ != module.__name__ or sys.modules.get(module.__name__) is not module:
-        raise Untraceable("ModelNew says that it is of another module: leave its name as it is")
+    _check_home(cls, module)
     if module.ModelNew is not cls:
         raise Untraceable("the name ModelNew stands for another class after forward(): define it once")
     return plan
+
+
+def _check_home(cls: type, module: types.ModuleType) -> None:
+    if cls.__module__ != module.__name__ or sys.modules.get(module.__name__) is not module:
+        raise Untraceable("ModelNew says that it is of another module: leave its name as it is")

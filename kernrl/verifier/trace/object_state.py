@@ -65,7 +65,7 @@ def made_in_c(cls: type) -> bool:
 
 def hides_state(kind: type) -> bool:
     """Whether objects of a class hold what cannot be looked into: those of C parts of the standard library or of torch."""
-    if kind in (weakref.ProxyType, weakref.CallableProxyType):
+    if kind is weakref.ProxyType or kind is weakref.CallableProxyType:
         return True
     if type(kind).__name__ == "pybind11_type":
         return not hasattr(kind, "__members__")

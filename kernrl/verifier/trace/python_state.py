@@ -48,6 +48,8 @@ _BUILTIN_ITERATORS = tuple(type(iter(one)) for one in (range(0), [], (), {}, {}.
 _LOTS = ("_generator", "mtrand", "bit_generator", "_mt19937", "_pcg64", "_philox", "_sfc64")
 _NUMPY = frozenset(("numpy", *(f"numpy.random.{name}" for name in _LOTS)))
 _NO_STATE = frozenset(("__builtins__", "__dict__", "__weakref__"))
+_OF_A_FILE = frozenset(("__spec__", "__loader__"))
+"""What a candidate's module lacks: only one that is recorded outside a sandbox has a loader."""
 _CONTAINERS = (dict, list, tuple, set, frozenset)
 # by id: a candidate's class may say that it equals any other
 _PLAIN = frozenset(map(id, (*_NUMBERS_AND_TEXTS, bool, types.NoneType)))
@@ -190,6 +192,7 @@ class _Walk:
     def __init__(self, home: str) -> None:
         self._home, self._seen, self._depth = home, set(_libraries), 0
         self._found: dict[str, Any] = {}
+        self._alive: list[list[Any]] = []
         self._own: dict[int, tuple[type, bool]] = {}
         """Whether a class is the candidate's, by id; the class is kept, so that no other gets its id."""
 
@@ -204,7 +207,7 @@ class _Walk:
         for name, value in list(names.items()):
             if name == "__annotations__" and type(value) is dict:
                 self._annotations(path, value)
-            elif name not in _NO_STATE:
+            elif name not in _NO_STATE and (_known or name not in _OF_A_FILE):
                 self._of(f"{path}.{name}" if path else name, value)
 
     def _annotations(self, path: str, names: Mapping[str, Any]) -> None:
@@ -400,7 +403,9 @@ class _Walk:
         self._held(path, value)
 
     def _held(self, path: str, value: Any) -> None:
-        for i, item in enumerate(inside(value)):
+        items = list(inside(value))
+        self._alive.append(items)  # some are made here, and another object must not get the id of one
+        for i, item in enumerate(items):
             if not issubclass(type(item), type) or self._is_own(item):
                 self._of(f"{path}.{i}", item)
 
