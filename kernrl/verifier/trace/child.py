@@ -26,11 +26,12 @@ from kernrl.verifier.base import compat
 from kernrl.verifier.plan.codec import decode_spec, encode
 from kernrl.verifier.plan.plan import Plan, TensorSpec, TraceSpec
 from kernrl.verifier.rpc.frames import Channel
-from kernrl.verifier.trace import fake_cuda, guards
-from kernrl.verifier.trace.launches import Launches
-from kernrl.verifier.trace.other_shapes import Earlier
+from kernrl.verifier.trace.launch import fake_cuda
+from kernrl.verifier.trace.launch.launches import Launches
 from kernrl.verifier.trace.record_forward import record_forward
 from kernrl.verifier.trace.recorder import WITHOUT_SHAPE, Recorder, Untraceable, without_shape
+from kernrl.verifier.trace.state import guards
+from kernrl.verifier.trace.state.other_shapes import Earlier
 
 _launches: Launches | None = None
 

@@ -29,14 +29,15 @@ from kernrl.verifier.plan.plan import (
     tensor_specs,
     walk_refs,
 )
-from kernrl.verifier.trace import guards, running_statistics
+from kernrl.verifier.trace import running_statistics
 from kernrl.verifier.trace.constant_tensors import RANDOM
-from kernrl.verifier.trace.other_shapes import Earlier, check_other_shapes
-from kernrl.verifier.trace.own_methods import check_methods
 from kernrl.verifier.trace.parameters import counterparts
-from kernrl.verifier.trace.python_state import aheads, changed, kept, remembered, set_ahead, set_names_ahead
 from kernrl.verifier.trace.recorder import CUDA, Recorder, Untraceable, none_swallowed
-from kernrl.verifier.trace.repeat_calls import Call, check_calls, check_other_mode, check_same, check_state
+from kernrl.verifier.trace.state import guards
+from kernrl.verifier.trace.state.other_shapes import Earlier, check_other_shapes
+from kernrl.verifier.trace.state.own_methods import check_methods
+from kernrl.verifier.trace.state.python_state import aheads, changed, kept, remembered, set_ahead, set_names_ahead
+from kernrl.verifier.trace.state.repeat_calls import Call, check_calls, check_other_mode, check_same, check_state
 
 
 def record_forward(

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernrl.verifier.base import compat
 from kernrl.verifier.base.devices import ARCHITECTURES, arch_number, device_for
-from kernrl.verifier.trace import fake_cuda
+from kernrl.verifier.trace.launch import fake_cuda
 from kernrl.verifier.trace.recorder import Recorder
 
 TARGET = compat.GPUTarget("cuda", 90, 32)

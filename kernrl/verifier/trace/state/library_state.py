@@ -30,7 +30,7 @@ _ATTRIBUTES = 11 * _WORD
 """Where the pointer to the dict of a function's attributes lies."""
 _OFTEN_SET = frozenset((
     *("sys", "__main__", "__mp_main__", "torch.utils._python_dispatch", "torch._library.fake_impl"),
-    "kernrl.verifier.trace.fake_cuda._NoGrad",
+    "kernrl.verifier.trace.launch.fake_cuda._NoGrad",
 ))  # fmt: skip
 """Modules and classes whose names each call sets, and sets back."""
 _AT_ONCE = 1 << 10

@@ -24,8 +24,16 @@ import numpy as np
 import torch
 
 from kernrl.verifier.base.compat import no_torch_functions
-from kernrl.verifier.trace.object_state import hides_state, inside, is_library, made_in_c, of_process, of_tensor, own_state
 from kernrl.verifier.trace.recorder import Untraceable, exact
+from kernrl.verifier.trace.state.object_state import (
+    hides_state,
+    inside,
+    is_library,
+    made_in_c,
+    of_process,
+    of_tensor,
+    own_state,
+)
 
 _MOST = 100_000
 """Objects looked at; a list of plain values is one."""

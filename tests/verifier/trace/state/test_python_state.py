@@ -23,9 +23,9 @@ from support.front import dense, spec
 from torch import Tensor, nn
 
 from kernrl.verifier.base.compat import no_dispatch, no_torch_functions
-from kernrl.verifier.trace.python_state import changed, remembered
 from kernrl.verifier.trace.record_forward import record_forward
 from kernrl.verifier.trace.recorder import Recorder, Untraceable
+from kernrl.verifier.trace.state.python_state import changed, remembered
 
 COUNT, RANGE, HISTORY = itertools.count(), iter(range(100)), []
 

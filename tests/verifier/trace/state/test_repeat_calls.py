@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from kernrl.verifier.plan.plan import KernelSource, LaunchNode, Plan, TensorRef, Variant
 from kernrl.verifier.trace.record_forward import record_forward
 from kernrl.verifier.trace.recorder import Recorder, Untraceable
-from kernrl.verifier.trace.repeat_calls import Call, check_calls, check_state
+from kernrl.verifier.trace.state.repeat_calls import Call, check_calls, check_state
 
 
 @pytest.fixture(autouse=True)

@@ -12,10 +12,11 @@ import triton
 from kernrl.verifier.base import compat
 from kernrl.verifier.plan.plan import Arg, AtenNode, KernelSource, LaunchNode, Node, Special, TensorRef, Variant
 from kernrl.verifier.plan.ttir import access
-from kernrl.verifier.trace import guards, host_descriptors
-from kernrl.verifier.trace.launch_result import LaunchResult
-from kernrl.verifier.trace.python_state import is_own_function
+from kernrl.verifier.trace.launch import host_descriptors
+from kernrl.verifier.trace.launch.launch_result import LaunchResult
 from kernrl.verifier.trace.recorder import FAKE_ADDRESS_BITS, Recorder, Untraceable, exact
+from kernrl.verifier.trace.state import guards
+from kernrl.verifier.trace.state.python_state import is_own_function
 
 _KEPT_OPTIONS = ("maxnreg", "enable_fp_fusion")
 _LAUNCH_OPTIONS = frozenset(("num_warps", "num_stages", "num_ctas", "debug", *_KEPT_OPTIONS))

@@ -25,9 +25,9 @@ from typing import Any
 import torch
 
 from kernrl.verifier.base import compat
-from kernrl.verifier.trace import nondeterminism, python_state
-from kernrl.verifier.trace.library_state import Attributes, Dicts, LibraryState, namespace
 from kernrl.verifier.trace.recorder import Untraceable
+from kernrl.verifier.trace.state import nondeterminism, python_state
+from kernrl.verifier.trace.state.library_state import Attributes, Dicts, LibraryState, namespace
 
 _LATER = {
     "signal": "signal setitimer alarm set_wakeup_fd", "_thread": "start_new_thread",

@@ -7,7 +7,7 @@ from types import FunctionType
 
 import pytest
 
-from kernrl.verifier.trace.library_state import Attributes, Dicts, namespace
+from kernrl.verifier.trace.state.library_state import Attributes, Dicts, namespace
 
 
 class Named:

@@ -9,9 +9,9 @@ import torch
 from support.front import dense, spec
 from torch import Tensor, nn
 
-from kernrl.verifier.trace.other_shapes import Earlier
 from kernrl.verifier.trace.record_forward import record_forward
 from kernrl.verifier.trace.recorder import Recorder, Untraceable
+from kernrl.verifier.trace.state.other_shapes import Earlier
 
 
 def record(compute: Any, *rows: int) -> list[Any]:

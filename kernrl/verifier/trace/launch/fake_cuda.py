@@ -14,7 +14,7 @@ import torch
 
 from kernrl.verifier.base.compat import GPUTarget, answer_generated_code, set_driver
 from kernrl.verifier.base.devices import arch_number, device_for
-from kernrl.verifier.trace import custom_ops
+from kernrl.verifier.trace.launch import custom_ops
 from kernrl.verifier.trace.recorder import CUDA, Untraceable
 
 REFUSED = {
