@@ -188,10 +188,12 @@ def trace(source: str, specs: list[TraceSpec]) -> list[Plan]:
     guards.check_untouched()
     guards.check_closed(files)
     plans, earlier, shapes = [], [at_import], list[Earlier]()
+    keeps = bool(at_import.storages)
     for spec in specs:
-        plan = None if at_import.storages else _try(module, spec, earlier, shapes)
+        plan = None if keeps else _try(module, spec, earlier, shapes)
         if plan is None:
             # tensors made at module level, or once for all calls, belong to every plan: make them again in this one
+            keeps = True
             recorder = Recorder()
             _launches.begin(recorder)
             with recorder.recording():
