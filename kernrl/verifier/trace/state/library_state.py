@@ -35,6 +35,7 @@ _OFTEN_SET = frozenset((
 """Modules and classes whose names each call sets, and sets back."""
 _AT_ONCE = 1 << 10
 """Objects whose memory is compared at a time."""
+_PLAIN = (int, float, str, bytes, bool)
 _ACCESSORS = (property, classmethod, staticmethod)
 """What functions of a class lie in."""
 _CELL = 2 * _WORD
@@ -52,7 +53,8 @@ class LibraryState:
         self._table = sys.modules
         self._names = list(_namespaces(self._modules))
         self._dicts = Dicts({i: one.now for i, one in enumerate(self._names)})
-        steady = [id(one.now) + _TAG for one in self._names if one.place not in _OFTEN_SET]
+        self._steady_names = [one for one in self._names if one.place not in _OFTEN_SET]
+        steady = [id(one.now) + _TAG for one in self._steady_names]
         self._steady = _Words(steady, 1) if self._dicts.have_tags else None
         kernels = {id(value): value for one in self._names for value in one.before.values() if type(value) is JITFunction}
         self._kernels = [(kernel, kernel.src) for kernel in kernels.values()]
@@ -78,8 +80,8 @@ class LibraryState:
         """What is another after code sets a name of a module or a class; nothing where dicts have no tags."""
         if self._steady is None:
             return {}
-        data = {one.place: _plain(one.now) for one in self._names if one.place in _OFTEN_SET}
-        return {"a name of a library": b"".join(self._steady.now()), **data}
+        often: dict[str, object] = {one.place: _plain(one.now) for one in self._names if one.place in _OFTEN_SET}
+        return often | {one.place: one.set_since() for one in map(self._steady_names.__getitem__, self._steady.changed())}
 
     def _tag_of_table(self) -> bytes:
         return ctypes.string_at(id(self._table) + _TAG, _WORD) if self._dicts.have_tags else b""
@@ -125,6 +127,12 @@ class _Names:
     before: Mapping[str, Any]
     behind: tuple[Mapping[str, Any], ...]
     """Where a name is looked for that is not there: a new one would hide it."""
+
+    def set_since(self) -> object:
+        """Its names, in order, and those that stand for something else than before. Others may have been set and set back, as
+        `warnings.catch_warnings` does."""
+        values = [(name, value) for name, value in list(self.now.items()) if self.before.get(name, self) is not value]
+        return [*self.now], [(name, repr(value) if type(value) in _PLAIN else id(value)) for name, value in values]
 
     def replaced(self) -> str | None:
         for name, value in self.before.items():
@@ -210,7 +218,7 @@ class _Words:
 
 
 def _plain(names: Mapping[str, Any]) -> list[tuple[str, object]]:
-    return [(name, repr(value)) for name, value in list(names.items()) if type(value) in (int, float, str, bytes, bool)]
+    return [(name, repr(value)) for name, value in list(names.items()) if type(value) in _PLAIN]
 
 
 def _is_called(value: object) -> bool:
