@@ -53,6 +53,7 @@ class LibraryState:
         self._table = sys.modules
         self._names = list(_namespaces(self._modules))
         self._dicts = Dicts({i: one.now for i, one in enumerate(self._names)})
+        self._often_set = [one for one in self._names if one.place in _OFTEN_SET]
         self._steady_names = [one for one in self._names if one.place not in _OFTEN_SET]
         steady = [id(one.now) + _TAG for one in self._steady_names]
         self._steady = _Words(steady, 1) if self._dicts.have_tags else None
@@ -80,7 +81,7 @@ class LibraryState:
         """What is another after code sets a name of a module or a class; nothing where dicts have no tags."""
         if self._steady is None:
             return {}
-        often: dict[str, object] = {one.place: _plain(one.now) for one in self._names if one.place in _OFTEN_SET}
+        often: dict[str, object] = {one.place: _plain(one.now) for one in self._often_set}
         return often | {one.place: one.set_since() for one in map(self._steady_names.__getitem__, self._steady.changed())}
 
     def _tag_of_table(self) -> bytes:
