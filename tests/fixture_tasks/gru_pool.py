@@ -5,7 +5,7 @@ import torch.nn as nn
 
 INPUT_SETS = {"small": {"B": 2, "T": 4}, "ragged": {"B": 3, "T": 5}}
 B = 32
-T = 24
+T = 8
 WIDE = 16
 HIDDEN = 24
 
