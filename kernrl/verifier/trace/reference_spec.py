@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import re
 import sys
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -18,7 +17,7 @@ from kernrl.tasks.task import InputSet, Reference, Task, load_reference
 from kernrl.verifier.base.precision import COMPUTE_DTYPE, cast_dtype, is_float8
 from kernrl.verifier.plan.plan import Arg, AtenNode, Plan, Special, TensorSpec, TraceSpec
 from kernrl.verifier.trace.record_forward import reads, record_forward, writes
-from kernrl.verifier.trace.recorder import ADVICE, Recorder, Untraceable, dtype_name
+from kernrl.verifier.trace.recorder import ADVICE, Recorder, Untraceable, dtype_name, without_shape
 
 DEEPEST = 4
 """Objects of settings inside one another that are read."""
@@ -57,8 +56,6 @@ def _behaviour(
         return nesting, None
     return nesting, plan != other
 
-
-_OPERATION = re.compile(r"aten::\w+|torch\.\w+|repeat_interleave")
 
 _REFUSED = (RuntimeError, TypeError, ValueError, NotImplementedError)
 """What recording raises for a reference that cannot be traced."""
@@ -144,10 +141,9 @@ def _why(error: Exception) -> str:
     text = str(error)
     if text.endswith(ADVICE):  # to who writes a candidate
         return f"{text.removesuffix(ADVICE)}; {_NEEDS_VALUES}"
-    if isinstance(error, NotImplementedError) or "meta tensor" in text.lower():
-        found = _OPERATION.search(text)
-        operation = found[0].replace("aten::", "torch.") if found else "an operation"
-        return f"torch does not know what {operation} returns without numbers; {_NEEDS_VALUES}"
+    if operator := without_shape(error):
+        named = operator.replace("aten::", "torch.").removesuffix("()")
+        return f"torch does not know what {named} returns without numbers; {_NEEDS_VALUES}"
     return text
 
 
