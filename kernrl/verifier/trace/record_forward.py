@@ -9,12 +9,13 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 
 from kernrl.tasks.task import FULL
+from kernrl.verifier.base.compat import no_torch_functions
 from kernrl.verifier.base.nested import flatten, nesting
 from kernrl.verifier.plan.overlap import span_bytes
 from kernrl.verifier.plan.plan import (
@@ -118,17 +119,12 @@ def _call(
 
 def _places(inputs: list[Any], recorder: Recorder) -> list[tuple[Any, ...]]:
     """Of each input tensor: its view, its memory's bytes, what autograd knows of it, and how many attributes it has."""
-    return [
-        (
-            recorder.ref(t),
-            t.untyped_storage().nbytes(),
-            t.requires_grad,
-            _has_gradient(t),
-            len(vars(t)),
-            len(vars(t.untyped_storage())),
-        )
-        for t in _leaves(inputs)
-    ]
+    with no_torch_functions():
+        found: list[tuple[Any, ...]] = []
+        for t in _leaves(inputs):
+            memory = t.untyped_storage()
+            found.append((recorder.ref(t), memory.nbytes(), t.requires_grad, _has_gradient(t), len(vars(t)), len(vars(memory))))
+        return found
 
 
 def _call_again(
@@ -145,32 +141,42 @@ def _call_again(
     if spec.nesting and first.nesting != spec.nesting:
         raise Untraceable(f"forward() returns {first.nesting}, and the reference {spec.nesting}: return the same structure")
 
-    def call(given: list[Any], gradients: Callable[[], Any] = torch.no_grad) -> Call:
-        try:
-            return _call(model, given, recorder, strict=True, gradients=gradients)
-        except Untraceable:
-            raise
-        except Exception:  # perhaps it is for inference alone, and says so: nothing wrong is returned
-            return _call(model, given, recorder, strict=True)
+    usual = spec.input_set == FULL  # the sizes that users have
+    here, elsewhere = contextlib.nullcontext, functools.partial(guards.elsewhere, type(model).__module__)
+    # in use, gradients are on unless somebody turns them off
+    modes = (torch.enable_grad, torch.inference_mode, torch.no_grad)
+    ways = (
+        [(place, mode) for place in (here, elsewhere) for mode in modes] if usual else [(here, modes[0]), (elsewhere, modes[1])]
+    )
+
+    def call(given: list[Any], place: Callable[[], Any] = here, gradients: Callable[[], Any] = torch.no_grad) -> Call:
+        with place():
+            try:
+                return _call(model, given, recorder, strict=True, gradients=gradients)
+            except Untraceable:
+                raise
+            except Exception:  # perhaps it is for inference alone, and says so: nothing wrong is returned
+                return _call(model, given, recorder, strict=True)
 
     def fresh() -> list[Any]:
         return _inputs(spec, recorder)
 
-    # in use, gradients are on unless somebody turns them off
-    modes = itertools.cycle((torch.enable_grad, torch.inference_mode, torch.no_grad))
-
     def again(given: list[Any]) -> Call:
-        with guards.elsewhere(type(model).__module__) if given is inputs else contextlib.nullcontext():
-            return call(given, next(modes))
+        return call(given, elsewhere, next(gradients))
 
-    def check_counts(expected: Call) -> None:
-        """Whatever is counted in one of the ways in which forward is called must decide nothing."""
+    def check_ways(expected: Call, given: list[Any]) -> Call:
+        """Forward may be called in several ways, and whatever is counted in one of them must decide nothing; the last call."""
+        # at first what was given before, which may be kept as the latest, and at the end, when it is not
+        on = {len(ways) - 1: given} | ({0: given} if usual else {})
+        last = expected
 
-        def same(gradients: Callable[[], Any]) -> None:
-            check_same(call(fresh(), gradients), expected, recorder, kernels)
+        def same(i: int) -> None:
+            nonlocal last
+            last = call(on.get(i) or fresh(), *ways[i])
+            check_same(last, expected, recorder, kernels)
 
-        if not (moved := _moved(model, same, all_ways=usual)):
-            return
+        if not (moved := _moved(model, [functools.partial(same, i) for i in range(len(ways))])):
+            return last
         for ahead in aheads():
             if others := set_ahead(model, moved, ahead):
                 raise Untraceable(
@@ -181,10 +187,10 @@ def _call_again(
             set_ahead(model, moved, 0, answer)
             check_calls(again, fresh, expected, fresh(), recorder, kernels)
         set_ahead(model, moved, 0)
+        return last
 
-    usual = spec.input_set == FULL  # the sizes that users have
-    last = check_calls(again, fresh, first, inputs, recorder, kernels)
-    check_counts(first)
+    gradients = itertools.cycle(modes)
+    last = check_ways(first, inputs)
     check_state(setup, first.nodes, recorder, kernels)
     mine = Earlier.of(spec, first, last, kernels)
 
@@ -204,30 +210,33 @@ def _call_again(
     if spec.modes_differ is not None:
         model.train(not spec.training)
         mode = "eval" if spec.training else "train"
-        later = check_other_mode(call, fresh(), first, recorder, kernels, mode=mode, differs=spec.modes_differ)
+        given = fresh()
+        later = check_other_mode(call, given, first, recorder, kernels, mode=mode, differs=spec.modes_differ)
         if usual and later is not None:
-            check_counts(later)
+            check_ways(later, given)
 
 
-def _moved(model: torch.nn.Module, call: Callable[[Callable[[], Any]], None], *, all_ways: bool) -> list[str]:
-    """What a second round of calls, or one more call, leaves otherwise: counts, and what grows.
-
-    In all ways: a round calls forward in each way that a module can tell from others, for it may count in one of them alone.
-    """
-    home, states = type(model).__module__, list[dict[str, Any]]()
-    places = (contextlib.nullcontext, functools.partial(guards.elsewhere, home)) if all_ways else (contextlib.nullcontext,)
-    modes = (torch.enable_grad, torch.inference_mode, torch.no_grad) if all_ways else (torch.no_grad,)
+def _moved(model: torch.nn.Module, calls: Sequence[Callable[[], None]]) -> list[str]:
+    """What a round of calls leaves otherwise than it found it: counts, and what grows; not what only the first round makes,
+    such as a table for each way of calling."""
+    found: list[str] = []
+    before = _remembered(model)
     for _ in range(2):
-        for place in places:
-            with place():
-                for gradients in modes:
-                    call(gradients)
-        states.append(remembered(model) | guards.library_names())
-    if all_ways:  # what is the same after each round may go round itself
-        with places[-1]():
-            call(modes[-1])
-        states.append(remembered(model) | guards.library_names())
-    return [*dict.fromkeys((*changed(*states[:2]), *changed(*states[-2:])))]
+        states = [before]
+        for i, call in enumerate(calls):
+            call()
+            # what is the same after a round may go round itself
+            if i == len(calls) - 1 or (i == 0 and len(calls) > 2):
+                states.append(_remembered(model))
+        found = [*dict.fromkeys(path for two in itertools.pairwise(states) for path in changed(*two))]
+        if not found:  # another round would be this one over again
+            break
+        before = states[-1]
+    return found
+
+
+def _remembered(model: torch.nn.Module) -> dict[str, Any]:
+    return remembered(model) | guards.library_names()
 
 
 def _another(model: torch.nn.Module, spec: TraceSpec, recorder: Recorder) -> torch.nn.Module:

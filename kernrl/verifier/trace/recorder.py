@@ -159,7 +159,7 @@ class Recorder:
 
     def empty(self, spec: TensorSpec, kind: str = "temp", source: int | str | None = None) -> torch.Tensor:
         """A meta tensor of a spec, its storage numbered."""
-        with no_torch_functions():
+        with no_torch_functions(), torch._C._DisableTorchDispatch():  # it is no operation of the code
             dtype = getattr(torch, spec.dtype)
             tensor = torch.empty_strided(spec.shape, spec.stride, dtype=dtype, device=META)
             self.adopt(tensor, kind, source)

@@ -16,6 +16,7 @@ import gc
 import importlib
 import operator
 import os
+import select
 import sys
 import threading
 import types
@@ -60,6 +61,7 @@ _HOOKS = tuple(f"_global_{name}_hooks" for name in ("forward", "forward_pre", "b
 _ATEN = "torch.ops.aten"
 _VERSION = "Tensor._version"
 _OPERATORS = (torch._ops.OpOverloadPacket, torch._ops.OpOverload)
+_CALLED = frozenset(("_op", "_op_dk"))
 _NOT_OPERATORS = frozenset(("name",))
 """Names of `torch.ops.aten` that are no operators."""
 
@@ -89,6 +91,9 @@ _libraries: LibraryState | None = None
 _attributes: dict[int, frozenset[str]] = {}
 """Names that hang on each function of `_OWN_NAMES`."""
 _on_functions: Attributes | None = None
+_operators: list[tuple[Any, dict[str, Any]]] = []
+"""Torch's operators and their overloads, and what each calls."""
+_on_operators: Attributes | None = None
 
 
 def builtins_of_a_candidate() -> dict[str, Any]:
@@ -131,7 +136,7 @@ def inside_forward() -> Iterator[None]:
 
 def install() -> None:
     """Replace what may not be called, for good, and remember what modules hold. Once, before candidates."""
-    global _libraries, _dicts, _on_functions
+    global _libraries, _dicts, _on_functions, _on_operators
     _guard_functions(nondeterminism.ASKED, always=False)
     _guard_functions(_LATER, always=True)
     _guard_frames()
@@ -166,6 +171,8 @@ def install() -> None:
     names = {place: now for place, (now, _) in _before.items()}
     _dicts = Dicts({**names, _ATEN: vars(torch.ops.aten), **{n: one for n, one in tables.items() if isinstance(one, dict)}})
     _on_functions = Attributes(on)
+    _operators.extend((one, _calls(one)) for packet in vars(torch.ops.aten).values() for one in _with_overloads(packet))
+    _on_operators = Attributes([one for one, _ in _operators])
 
 
 def _fill_in() -> None:
@@ -216,10 +223,8 @@ def check_untouched() -> None:
     for name, value in vars(torch.ops.aten).items() if _ATEN in changed else ():
         if not name.startswith("_") and type(value) is not torch._ops.OpOverloadPacket and name not in _NOT_OPERATORS:
             raise Untraceable(f"the code replaces torch.ops.aten.{name}: leave other modules as they are")
-    for packet in vars(torch.ops.aten).values() if _libraries else ():
-        for one in (packet, *vars(packet).values()) if type(packet) is torch._ops.OpOverloadPacket else ():
-            if type(one) in _OPERATORS and type(vars(one)["_op"]) is not types.BuiltinFunctionType:
-                raise Untraceable(f"the code replaces what {packet} calls: leave other modules as they are")
+    if _on_operators is not None:
+        _check_operators(_on_operators.changed(), new=_ATEN in changed)
     if _libraries is not None and (replaced := _libraries.replaced()):
         raise Untraceable(f"the code replaces {replaced}: leave other modules as they are")
     for name, table, contents in _tables:
@@ -238,6 +243,35 @@ def check_untouched() -> None:
         raise Untraceable("the code leaves a callback with Python's garbage collector: do the work in forward()")
 
 
+def _check_operators(changed: Iterable[int], *, new: bool) -> None:
+    """Raise Untraceable if an operator, or an overload of one, calls something else. `changed` may; `new`: there may be others
+    than at first, which are made when they are first asked for."""
+    some = [_operators[i] for i in changed]
+    found = {id(one): one for packet, _ in some for one in _with_overloads(packet)}
+    if new:
+        found |= {id(one): one for packet in vars(torch.ops.aten).values() for one in _with_overloads(packet)}
+    before = {id(one): calls for one, calls in (_operators if new else some)}
+    for key, one in found.items():
+        calls = _calls(one)
+        if (
+            any(type(function) is not types.BuiltinFunctionType for function in calls.values())
+            or before.get(key, calls) != calls
+        ):
+            raise Untraceable(f"the code replaces what {one} calls: leave other modules as they are")
+
+
+def _with_overloads(packet: Any) -> Iterator[Any]:
+    """An operator and its overloads; an overload alone."""
+    if type(packet) in _OPERATORS:
+        yield packet
+        yield from (one for one in vars(packet).values() if type(one) is torch._ops.OpOverload)
+
+
+def _calls(operator: Any) -> dict[str, Any]:
+    """The functions of C that an operator or an overload calls."""
+    return {name: function for name, function in vars(operator).items() if name in _CALLED}
+
+
 def library_names() -> dict[str, object]:
     """What is another after code sets a name of a library."""
     return _libraries.names() if _libraries else {}
@@ -245,14 +279,14 @@ def library_names() -> dict[str, object]:
 
 def open_files() -> dict[int, tuple[int, int]]:
     """The files that are open, by number: what each is."""
-    found: dict[int, tuple[int, int]] = {}
+    asked = _poll()
     for number in range(_MOST_FILES):
-        with contextlib.suppress(OSError):
-            about = os.fstat(number)
-            found[number] = about.st_dev, about.st_ino
-    return found
+        asked.register(number)
+    closed = {number for number, events in asked.poll(0) if events & _CLOSED}
+    return {n: (about.st_dev, about.st_ino) for n in range(_MOST_FILES) if n not in closed for about in (_fstat(n),)}
 
 
+_poll, _CLOSED, _fstat = select.poll, select.POLLNVAL, os.fstat
 _MOST_FILES = 256
 """Numbers looked at. A process may open as many, and gives the lowest first."""
 
@@ -338,18 +372,19 @@ def _guard_frames() -> None:
     """Refuse frames, which tell who has called forward, where a candidate asks for them, itself or through `inspect`. Python
     needs them itself, for named tuples and logging."""
 
-    def asked() -> bool:
+    def check(name: str) -> None:
         file = _frame(2).f_code.co_filename
-        return _in_forward and file.endswith(("candidate.py", *_READERS)) and asked_by_candidate(3)
+        if file.endswith("candidate.py"):
+            raise Untraceable(f"the code calls {name}: what it does may not depend on who calls it, nor change that")
+        if _in_forward and file.endswith(_READERS) and asked_by_candidate(3):
+            raise Untraceable(_sentence(name, always=False))
 
     def getframe(depth: int = 0, /) -> types.FrameType:
-        if asked():
-            raise Untraceable(_sentence("sys._getframe", always=False))
+        check("sys._getframe")
         return _frame(depth + 1)
 
     def current_frames() -> dict[int, types.FrameType]:
-        if asked():
-            raise Untraceable(_sentence("sys._current_frames", always=False))
+        check("sys._current_frames")
         return frames()
 
     if sys._getframe is _frame:

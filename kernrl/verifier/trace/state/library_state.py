@@ -26,8 +26,8 @@ _TAG = 3 * _WORD
 """Where a dict's tag lies: after the object's head and the number of its keys."""
 _CODE = 6 * _WORD
 """Where the pointer to a function's code lies, followed by those to its defaults and to the defaults of its keywords."""
-_ATTRIBUTES = 11 * _WORD
-"""Where the pointer to the dict of a function's attributes lies."""
+_MANAGED = -3 * _WORD
+"""Where the pointer to the dict of an object's attributes lies, as seen from the object, if Python manages it."""
 _OFTEN_SET = frozenset((
     *("sys", "__main__", "__mp_main__", "torch.utils._python_dispatch", "torch._library.fake_impl"),
     "kernrl.verifier.trace.launch.fake_cuda._NoGrad",
@@ -163,15 +163,20 @@ class Dicts(Generic[K]):
 
 
 class Attributes:
-    """What hangs on functions."""
+    """What hangs on functions and other objects that keep their attributes in a dict."""
 
-    def __init__(self, functions: Sequence[types.FunctionType]) -> None:
-        self._dicts = Dicts({function: vars(function) for function in functions})  # `vars` gives each function a dict
-        self._places = _Words([id(f) + _ATTRIBUTES for f in functions], 1) if _attributes_are_where_they_were() else None
+    def __init__(self, owners: Sequence[Any]) -> None:
+        dicts = [vars(owner) for owner in owners]  # gives each a dict
+        self._all, self._dicts = list(range(len(owners))), Dicts(dict(enumerate(dicts)))
+        places = [id(owner) + _place_of_dict(type(owner)) for owner in owners]
+        known = all(_word(place) == id(one) for place, one in zip(places, dicts, strict=True))
+        self._places = _Words(places, 1) if known else None
 
-    def changed(self) -> bool:
-        """Whether that may be something else than when this was made."""
-        return self._places is None or bool(self._places.changed()) or bool(self._dicts.changed())
+    def changed(self) -> list[int]:
+        """Which of them may hold something else than when this was made."""
+        if self._places is None:
+            return self._all
+        return sorted({*self._places.changed(), *self._dicts.changed()})
 
 
 class _Words:
@@ -288,11 +293,13 @@ def _dicts_have_tags() -> bool:
     return ctypes.string_at(id(names) + _TAG, _WORD) != before
 
 
-def _attributes_are_where_they_were() -> bool:
-    def sample() -> None: ...
+def _place_of_dict(kind: type) -> int:
+    """Where objects of a class keep the pointer to the dict of their attributes: Python says so, or manages it itself."""
+    return place if (place := kind.__dictoffset__) > 0 else _MANAGED
 
-    attributes = vars(sample)
-    return ctypes.string_at(id(sample) + _ATTRIBUTES, _WORD) == array("Q", [id(attributes)]).tobytes()
+
+def _word(address: int) -> int:
+    return int.from_bytes(ctypes.string_at(address, _WORD), sys.byteorder)
 
 
 def _code_is_where_it_was() -> bool:

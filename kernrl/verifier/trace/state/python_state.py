@@ -242,6 +242,9 @@ class _Walk:
 
     def _inside(self, path: str, value: Any) -> None:
         kind = type(value)
+        if id(kind) in _HOLDERS:  # the usual case, of which there are hundreds
+            self._container(path, value)
+            return
         if issubclass(kind, torch.Tensor):
             self._found[f"{path}<tensor>"] = tuple(of_tensor(value))
             self._names(path, vars(value))
@@ -259,9 +262,8 @@ class _Walk:
                 self._names(path, value.gi_frame.f_locals)
         elif issubclass(kind, _CONTAINERS):
             self._container(path, value)
-            if id(kind) not in _HOLDERS:
-                self._attributes(path, value, self._is_own(kind))
-                self._held(path, value)  # such as what a defaultdict makes its values by
+            self._attributes(path, value, self._is_own(kind))
+            self._held(path, value)  # such as what a defaultdict makes its values by
         elif kind is types.FunctionType:
             self._function(path, value)
         elif kind is types.MethodType:
@@ -291,8 +293,12 @@ class _Walk:
 
     def _container(self, path: str, value: Any) -> None:
         """Contents of a dict, list, tuple or set, under a path of its own for each."""
-        kind: Any = next(one for one in _CONTAINERS if issubclass(type(value), one))
-        self._found[f"{path}<len>"] = kind.__len__(value)
+        kind: Any = type(value)
+        if id(kind) not in _HOLDERS:
+            kind = next(one for one in _CONTAINERS if issubclass(kind, one))
+        count = self._found[f"{path}<len>"] = kind.__len__(value)
+        if not count:
+            return
         items = list(kind.items(value) if kind is dict else kind.__iter__(value))
         if kind is dict:
             keys = OrderedDict.__iter__(value) if issubclass(type(value), OrderedDict) else (key for key, _ in items)
