@@ -1,8 +1,11 @@
-"""Which styles nano should be taught: `--style-choice` uniform, fast and tagged, at equal time, with three seeds.
+"""Which styles nano should be taught: `--style-choice` uniform, fast and tagged, for as many steps, with three seeds.
 
-    python scripts/prove_style_choice.py --out choice --seconds 150 --gpus 4              # again until all is done
-    python scripts/prove_style_choice.py --out choice --seconds 150 --gpus 4 --model checkpoints/nano
+    python scripts/prove_style_choice.py --out choice --steps 1200 --gpus 4               # again until all is done
+    python scripts/prove_style_choice.py --out choice --steps 300 --model checkpoints/nano
     python scripts/prove_style_choice.py --out choice --table                             # what is there
+
+A step has 65,536 tokens. Time would be no equal budget: on an H200 a step takes 0.06 to 0.2 s, and compiling before the first
+one 10 to 33 s, by what another run has left in Inductor's cache.
 
 Every run trains a nano by `kernrl sft` on a GPU of its own, with its share of the cores, and is asked for `--tasks` by `kernrl
 eval`, against eager and `torch.compile`. What is done already is not done again. The figures are in `choice.json` of `--out`.
@@ -54,7 +57,7 @@ def prove(choice: str, seed: int, args: argparse.Namespace, free: Queue[int]) ->
     try:
         if not (folder / "sft" / "model").exists():
             rate = ["--model", str(args.model), "--learning-rate", "2e-3"] if args.model else ["--learning-rate", "4e-3"]
-            told = ["--style-choice", choice, "--seed", str(seed), "--time-limit-s", str(args.seconds), "--workers", workers]
+            told = ["--style-choice", choice, "--seed", str(seed), "--steps", str(args.steps), "--workers", workers]
             kernrl(
                 ["sft", "--output", str(folder / "sft"), *RECIPE, *rate, *told, *args.sft],
                 env,
@@ -89,7 +92,7 @@ def table(args: argparse.Namespace) -> None:
     """Write the record, and print a line for each choice: the mean over seeds, and the seeds."""
     rows = {f"{choice}-{seed}": figures(args.out / f"{choice}-{seed}") for choice in get_args(StyleChoice) for seed in SEEDS}
     there = {name: row for name, row in rows.items() if row}
-    record = {**environment(), "seconds": args.seconds, "suite": args.tasks, "precision": args.precision, "rows": there}
+    record = {**environment(), "steps": args.steps, "suite": args.tasks, "precision": args.precision, "rows": there}
     replace_file(args.out / "choice.json", json.dumps(record, indent=1) + "\n")
     for choice in get_args(StyleChoice):
         mine = [row for name, row in there.items() if name.startswith(f"{choice}-")]
@@ -113,7 +116,7 @@ def main() -> None:
     """Prove what is not proved yet, then show all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder of the runs")
-    parser.add_argument("--seconds", type=float, default=150.0, help="of each training")
+    parser.add_argument("--steps", type=int, default=1200, help="of each training")
     parser.add_argument("--gpus", type=int, default=1, help="trainings side by side")
     parser.add_argument("--model", type=Path, help="a nano to go on from, in place of random weights")
     parser.add_argument("--tasks", default="heldout", help="what is asked")

@@ -20,7 +20,7 @@ def test_a_line_for_each_choice_is_the_mean_over_the_seeds_that_ended(tmp_path, 
     ended(tmp_path / "fast-2", 1.0, 0.6, 1.2)
     ended(tmp_path / "uniform-0", 1.0, 0.2, 0.8)
     (tmp_path / "uniform-0" / "eval" / "results.json").unlink()
-    prove.table(argparse.Namespace(out=tmp_path, seconds=1.0, tasks="heldout", precision="tf32"))
+    prove.table(argparse.Namespace(out=tmp_path, steps=1, tasks="heldout", precision="tf32"))
     (line,) = capsys.readouterr().out.splitlines()
     assert line == (
         "fast: 2 seeds; correct 0.950 (0.900, 1.000); fast_1 against eager 1.000 (1.000, 1.000); geomean_x against eager "
