@@ -252,12 +252,12 @@ class ReplayServer:
         """
         begun = torch.cuda.Event(enable_timing=True)
         begun.record()
-        inputs = self._task_inputs(FULL)
-        opened = self._open(FULL, inputs)
-        draws = self.job.all_draws
-        spot = SpotChecks(
-            opened, inputs, draws, range(len(self.job.draws), len(draws)), self.outputs, self.memory, self.job.spot_checks
-        )
+        with self._clock.at("ready to time"):
+            inputs = self._task_inputs(FULL)
+            opened = self._open(FULL, inputs)
+            draws, judged = self.job.all_draws, self.job.spot_checks
+            positions = range(len(self.job.draws), len(draws))
+            spot = SpotChecks(opened, inputs, draws, positions, self.outputs, self.memory, judged)
         candidate = Timed(spot.before, opened.run, spot.after)
         others = {name: Timed(inputs.refresh, self._baseline(name, inputs)) for name in baselines}
         alike: list[timing.Block] = []
@@ -267,7 +267,8 @@ class ReplayServer:
         else:
             with self._clock.at("time"):
                 blocks = self._stopwatch.compare(others, candidate, noise)
-        node_us, unfused = self._node_times(opened.runner) if opened.runner.computed else ([], 0.0)
+        with self._clock.at("time nodes"):
+            node_us, unfused = self._node_times(opened.runner) if opened.runner.computed else ([], 0.0)
         self._spot = spot
         ended = torch.cuda.Event(enable_timing=True)
         ended.record()
