@@ -84,8 +84,11 @@ def test_a_key_covers_every_file_of_the_verifier_wherever_it_lies(tmp_path: Path
     (folder / "judge" / "deeper").mkdir()
     (folder / "judge" / "comparison.py").rename(folder / "judge" / "deeper" / "comparison.py")
     after_nesting = version_in(tmp_path)
-    versions = [before, after_edit, after_move, after_nesting]
-    assert len({verdict_key(Task("a", "code"), "1", [version]) for version in versions}) == 4
+    mode = tmp_path / "kernrl" / "tasks" / "eval_mode.py"
+    mode.write_text(mode.read_text() + "\n")
+    after_another_mode = version_in(tmp_path)
+    versions = [before, after_edit, after_move, after_nesting, after_another_mode]
+    assert len({verdict_key(Task("a", "code"), "1", [version]) for version in versions}) == 5
 
 
 def test_verdicts_are_kept_under_the_verifiers_version() -> None:

@@ -8,16 +8,19 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
+from kernrl.tasks import eval_mode
+
 PACKAGE = Path(__file__).parent.parent
 
 
 @cache
 def verifier_version() -> str:
-    """Hash of all of the verifier's sources, in whichever folder: 16 hex digits.
+    """Hash of all of the verifier's sources, in whichever folder, and of what says in which mode a task is judged: 16 hex
+    digits.
 
     File names count, so a moved file gives another version, too.
     """
-    return _hash(sorted(PACKAGE.rglob("*.py")))
+    return _hash([*sorted(PACKAGE.rglob("*.py")), Path(eval_mode.__file__)])
 
 
 def version_of(*modules: ModuleType) -> str:
@@ -28,6 +31,6 @@ def version_of(*modules: ModuleType) -> str:
 def _hash(paths: Iterable[Path]) -> str:
     digest = hashlib.sha256()
     for path in paths:
-        digest.update(str(path.relative_to(PACKAGE)).encode())
+        digest.update(str(path.relative_to(PACKAGE.parent)).encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
