@@ -156,7 +156,7 @@ def describe(error: BaseException) -> tuple[str, str]:
 
 _ASKS_A_GPU = (
     *("ATen_cuda", "compiled without CUDA", "not compiled with CUDA", "no NVIDIA driver", "No CUDA GPUs are available"),
-    "'torch._C' has no attribute '_cuda",
+    *("'torch._C' has no attribute '_cuda", "CUDA error: "),
 )
 """How torch says, with and without CUDA, that it finds no GPU."""
 

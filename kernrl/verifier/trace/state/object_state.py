@@ -84,7 +84,7 @@ _CONTENTS: tuple[tuple[type, Callable[[Any], object]], ...] = (
     (bytearray, bytearray.copy),
     (memoryview, memoryview.tobytes),
     (mmap.mmap, lambda value: mmap.mmap.__getitem__(value, slice(None))),
-    (io.BytesIO, lambda value: io.BytesIO.getbuffer(value).tobytes()),
+    (io.BytesIO, io.BytesIO.getvalue),  # `getbuffer` moves it in memory where something else holds its bytes
     (io.StringIO, io.StringIO.getvalue),
 )
 """Classes whose objects keep their contents elsewhere in memory, and how to read them whatever a subclass says."""
