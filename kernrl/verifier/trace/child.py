@@ -29,7 +29,7 @@ from kernrl.verifier.rpc.frames import Channel
 from kernrl.verifier.trace.launch import fake_cuda
 from kernrl.verifier.trace.launch.launches import Launches
 from kernrl.verifier.trace.record_forward import record_forward
-from kernrl.verifier.trace.recorder import WITHOUT_SHAPE, Recorder, Untraceable, without_shape
+from kernrl.verifier.trace.recorder import WITHOUT_SHAPE, Recorder, Untraceable, none_swallowed, without_shape
 from kernrl.verifier.trace.state import guards
 from kernrl.verifier.trace.state.other_shapes import Earlier
 
@@ -231,7 +231,8 @@ def _load(source: str) -> types.ModuleType:
     module.__file__ = path
     vars(module).update(guards.builtins_of_a_candidate())
     guards.add_module("candidate", module)
-    exec(compile(source, path, "exec", dont_inherit=True), module.__dict__)  # less this file's `annotations`
+    with none_swallowed():
+        exec(compile(source, path, "exec", dont_inherit=True), module.__dict__)  # less this file's `annotations`
     return module
 
 

@@ -144,10 +144,13 @@ def _call_again(
     usual = spec.input_set == FULL  # the sizes that users have
     here, elsewhere = contextlib.nullcontext, functools.partial(guards.elsewhere, type(model).__module__)
     # in use, gradients are on unless somebody turns them off
-    modes = (torch.enable_grad, torch.inference_mode, torch.no_grad)
-    ways = (
-        [(place, mode) for place in (here, elsewhere) for mode in modes] if usual else [(here, modes[0]), (elsewhere, modes[1])]
-    )
+    modes = grad, inference, no_grad = torch.enable_grad, torch.inference_mode, torch.no_grad
+    # What is remembered is looked at after each part. A count that comes round in one must be seen in another, whichever of the
+    # modes it moves in, here, elsewhere or in both: so no part has two calls here or two elsewhere, and one has a single call.
+    ways = [[(elsewhere, no_grad)], [(here, grad), (elsewhere, inference)]]
+    if usual:
+        ways = [[(here, grad)], [(here, inference), (elsewhere, grad)], [(here, no_grad), (elsewhere, inference)]]
+        ways.append([(elsewhere, no_grad)])
 
     def call(given: list[Any], place: Callable[[], Any] = here, gradients: Callable[[], Any] = torch.no_grad) -> Call:
         with place():
@@ -166,16 +169,17 @@ def _call_again(
 
     def check_ways(expected: Call, given: list[Any]) -> Call:
         """Forward may be called in several ways, and whatever is counted in one of them must decide nothing; the last call."""
-        # at first what was given before, which may be kept as the latest, and at the end, when it is not
-        on = {len(ways) - 1: given} | ({0: given} if usual else {})
         last = expected
 
-        def same(i: int) -> None:
+        def call_in(part: list[tuple[Any, Any]]) -> None:
             nonlocal last
-            last = call(on.get(i) or fresh(), *ways[i])
-            check_same(last, expected, recorder, kernels)
+            for way in part:
+                # at first what was given before, which may be kept as the latest, and at the end, when it is not
+                on_given = way is ways[-1][-1] or (usual and way is ways[0][0])
+                last = call(given if on_given else fresh(), *way)
+                check_same(last, expected, recorder, kernels)
 
-        if not (moved := _moved(model, [functools.partial(same, i) for i in range(len(ways))])):
+        if not (moved := _moved(model, [functools.partial(call_in, part) for part in ways])):
             return last
         for ahead in aheads():
             if others := set_ahead(model, moved, ahead):
@@ -216,23 +220,21 @@ def _call_again(
             check_ways(later, given)
 
 
-def _moved(model: torch.nn.Module, calls: Sequence[Callable[[], None]]) -> list[str]:
-    """What a round of calls leaves otherwise than it found it: counts, and what grows; not what only the first round makes,
-    such as a table for each way of calling."""
+def _moved(model: torch.nn.Module, parts: Sequence[Callable[[], None]]) -> list[str]:
+    """What a part of a round of calls leaves otherwise than it found it: counts, and what grows; not what only the first round
+    makes, such as a table for each way of calling."""
     found: list[str] = []
     before = _remembered(model)
     for _ in range(2):
-        states = [before]
-        for i, call in enumerate(calls):
+        found = []
+        for call in parts:
             call()
-            # what is the same after a round may go round itself
-            if i == len(calls) - 1 or (i == 0 and len(calls) > 2):
-                states.append(_remembered(model))
-        found = [*dict.fromkeys(path for two in itertools.pairwise(states) for path in changed(*two))]
+            after = _remembered(model)
+            found += changed(before, after)
+            before = after
         if not found:  # another round would be this one over again
             break
-        before = states[-1]
-    return found
+    return [*dict.fromkeys(found)]
 
 
 def _remembered(model: torch.nn.Module) -> dict[str, Any]:

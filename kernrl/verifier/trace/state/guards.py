@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import copyreg
+import ctypes
 import dataclasses
 import functools
 import gc
@@ -65,6 +66,11 @@ _CALLED = frozenset(("_op", "_op_dk"))
 _NOT_OPERATORS = frozenset(("name",))
 """Names of `torch.ops.aten` that are no operators."""
 
+_HAVE_FRAMES = {
+    types.TracebackType: "tb_frame", types.GeneratorType: "gi_frame", types.CoroutineType: "cr_frame",
+    types.AsyncGeneratorType: "ag_frame",
+}  # fmt: skip
+"""Other objects that have a frame, and where."""
 _READERS = ("/inspect.py", "/traceback.py")
 """Files of the standard library through which frames are read."""
 
@@ -93,6 +99,8 @@ _attributes: dict[int, frozenset[str]] = {}
 _on_functions: Attributes | None = None
 _operators: list[tuple[Any, dict[str, Any]]] = []
 """Torch's operators and their overloads, and what each calls."""
+_by_name: dict[str, dict[str, Any]] = {}
+"""The same, as `_named_operators` gave them."""
 _on_operators: Attributes | None = None
 
 
@@ -172,6 +180,7 @@ def install() -> None:
     _dicts = Dicts({**names, _ATEN: vars(torch.ops.aten), **{n: one for n, one in tables.items() if isinstance(one, dict)}})
     _on_functions = Attributes(on)
     _operators.extend((one, _calls(one)) for packet in vars(torch.ops.aten).values() for one in _with_overloads(packet))
+    _by_name.update(_named_operators())
     _on_operators = Attributes([one for one, _ in _operators])
 
 
@@ -247,6 +256,10 @@ def _check_operators(changed: Iterable[int], *, new: bool) -> None:
     """Raise Untraceable if an operator, or an overload of one, calls something else. `changed` may; `new`: there may be others
     than at first, which are made when they are first asked for."""
     some = [_operators[i] for i in changed]
+    for name, now in _named_operators().items() if some or new else ():
+        then = _by_name.get(name, now)
+        if any(then.get(key, one) is not one for key, one in now.items()):
+            raise Untraceable(f"the code replaces torch.ops.aten.{name}: leave other modules as they are")
     found = {id(one): one for packet, _ in some for one in _with_overloads(packet)}
     if new:
         found |= {id(one): one for packet in vars(torch.ops.aten).values() for one in _with_overloads(packet)}
@@ -265,6 +278,15 @@ def _with_overloads(packet: Any) -> Iterator[Any]:
     if type(packet) in _OPERATORS:
         yield packet
         yield from (one for one in vars(packet).values() if type(one) is torch._ops.OpOverload)
+
+
+def _named_operators() -> dict[str, dict[str, Any]]:
+    """Torch's operators by name: each, under "", and its overloads."""
+    packets = {name: one for name, one in vars(torch.ops.aten).items() if type(one) is torch._ops.OpOverloadPacket}
+    return {
+        name: {"": packet, **{key: one for key, one in vars(packet).items() if type(one) is torch._ops.OpOverload}}
+        for name, packet in packets.items()
+    }
 
 
 def _calls(operator: Any) -> dict[str, Any]:
@@ -369,15 +391,20 @@ def asked_by_candidate(depth: int = 2) -> bool:
 
 
 def _guard_frames() -> None:
-    """Refuse frames, which tell who has called forward, where a candidate asks for them, itself or through `inspect`. Python
+    """Refuse frames, which tell who has called the code, where a candidate asks for them, itself or through `inspect`. Python
     needs them itself, for named tuples and logging."""
 
     def check(name: str) -> None:
         file = _frame(2).f_code.co_filename
-        if file.endswith("candidate.py"):
+        if file.endswith("candidate.py") or (file.endswith(_READERS) and asked_by_candidate(3)):
             raise Untraceable(f"the code calls {name}: what it does may not depend on who calls it, nor change that")
-        if _in_forward and file.endswith(_READERS) and asked_by_candidate(3):
-            raise Untraceable(_sentence(name, always=False))
+
+    def guarded(name: str, shown: Any) -> property:
+        def get(one: Any) -> Any:
+            check(name)
+            return shown.__get__(one)
+
+        return property(get)
 
     def getframe(depth: int = 0, /) -> types.FrameType:
         check("sys._getframe")
@@ -390,6 +417,10 @@ def _guard_frames() -> None:
     if sys._getframe is _frame:
         frames = sys._current_frames
         sys._getframe, sys._current_frames = getframe, current_frames
+        for kind, name in _HAVE_FRAMES.items():  # an audit hook would be asked at every id(), too
+            names = namespace(kind)
+            names[name] = guarded(name, names[name])
+            ctypes.pythonapi.PyType_Modified(ctypes.py_object(kind))
 
 
 def _guard_counts() -> None:
