@@ -245,6 +245,9 @@ class _Walk:
         if id(kind) in _HOLDERS:  # the usual case, of which there are hundreds
             self._container(path, value)
             return
+        if kind is OrderedDict and not value and not vars(value):  # a module has a dozen, for hooks
+            self._found[f"{path}<len>"] = 0
+            return
         if issubclass(kind, torch.Tensor):
             self._found[f"{path}<tensor>"] = tuple(of_tensor(value))
             self._names(path, vars(value))
@@ -406,6 +409,9 @@ class _Walk:
             elif id(type(item)) in _HOLDERS and id(item) not in self._seen:
                 self._seen.add(id(item))
                 self._found[f"{path}.{name}<len>"] = len(item)
+                if type(item) is not dict and all(id(type(one)) in _PLAIN for one in item):  # such as a kernel's lines
+                    self._found[f"{path}.{name}<items>"] = [_exact(one) for one in item]
+                    continue
                 inside = item.items() if type(item) is dict else enumerate(item)
                 self._on_library(f"{path}.{name}", {_key(k, i): v for i, (k, v) in enumerate(inside)})
             elif self._is_own(type(item)) or id(type(item)) in _WALKED or type(item).__module__.startswith("triton.runtime."):
@@ -435,7 +441,7 @@ def _copies_slots(cls: type, name: str) -> bool:
 def _exact(value: Any) -> Any:
     """A plain value as it is compared: 0, 0.0, -0.0 and False are four, and NaN is itself."""
     kind = type(value)
-    return kind.__name__, repr(value) if kind is float or kind is complex else value
+    return kind, repr(value) if kind is float or kind is complex else value
 
 
 def _key(key: Any, place: int) -> str:
