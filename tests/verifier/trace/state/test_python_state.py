@@ -378,7 +378,7 @@ def test_nothing_of_a_candidate_is_called():
     trap.__dict__["bad"] = Bad(a=1)
     trap.__dict__["trap"] = Trap.__new__(Trap)
     found = remembered(trap)
-    assert found["self.bad.a"] == ("int", 1)
+    assert found["self.bad.a"] == (int, 1)
     assert changed(found, {**found, "self.bad.a": 2}) == ["self.bad.a"]
     assert changed(found, {k: v for k, v in found.items() if k != "self.bad.a"}) == ["self.bad.a"]
     assert not changed(found, remembered(trap))
