@@ -84,7 +84,8 @@ _CONTENTS: tuple[tuple[type, Callable[[Any], object]], ...] = (
     (bytearray, bytearray.copy),
     (memoryview, memoryview.tobytes),
     (mmap.mmap, lambda value: mmap.mmap.__getitem__(value, slice(None))),
-    (io.BytesIO, io.BytesIO.getvalue),  # `getbuffer` moves it in memory where something else holds its bytes
+    # `getbuffer` would move it in memory where something else holds its bytes; these know their hash, of whatever they held
+    (io.BytesIO, lambda value: memoryview(io.BytesIO.getvalue(value)).tobytes()),
     (io.StringIO, io.StringIO.getvalue),
 )
 """Classes whose objects keep their contents elsewhere in memory, and how to read them whatever a subclass says."""
