@@ -302,7 +302,10 @@ def decayed_sum(v, by):
 TILES = {
     "sort": ("tl.sort(v)", lambda v: v.sort(1).values),
     "sort downward": ("tl.sort(v, descending=True)", lambda v: v.sort(1, descending=True).values),
-    "the largest four": ("tl.cat(tl.topk(v, 16), tl.topk(-v, 16))", lambda v: torch.cat([v.topk(16).values, (-v).topk(16).values], 1)),
+    "the largest sixteen": (
+        "tl.interleave(tl.topk(v, 16), tl.topk(-v, 16))",
+        lambda v: torch.stack([v.topk(16).values, (-v).topk(16).values], 2).flatten(1),
+    ),
     "flip": ("tl.flip(v, 0)", lambda v: v.flip(1)),
     "product so far": ("tl.cumprod(v, 0)", lambda v: v.cumprod(1)),
     "sum from the end": ("tl.cumsum(v, 0, reverse=True)", lambda v: v.flip(1).cumsum(1).flip(1)),
