@@ -147,10 +147,15 @@ def _call_again(
     modes = grad, inference, no_grad = torch.enable_grad, torch.inference_mode, torch.no_grad
     # What is remembered is looked at after each part. A count that comes round in one must be seen in another, whichever of the
     # modes it moves in, here, elsewhere or in both: so no part has two calls here or two elsewhere, and one has a single call.
-    ways = [[(elsewhere, no_grad)], [(here, grad), (elsewhere, inference)]]
     if usual:
-        ways = [[(here, grad)], [(here, inference), (elsewhere, grad)], [(here, no_grad), (elsewhere, inference)]]
-        ways.append([(elsewhere, no_grad)])
+        ways = [
+            [(here, grad)],
+            [(here, inference), (elsewhere, grad)],
+            [(here, no_grad), (elsewhere, inference)],
+            [(elsewhere, no_grad)],
+        ]
+    else:
+        ways = [[(elsewhere, no_grad)], [(here, grad), (elsewhere, inference)]]
 
     def call(given: list[Any], place: Callable[[], Any] = here, gradients: Callable[[], Any] = torch.no_grad) -> Call:
         with place():

@@ -61,8 +61,8 @@ _HOOKS = tuple(f"_global_{name}_hooks" for name in ("forward", "forward_pre", "b
 
 _ATEN = "torch.ops.aten"
 _VERSION = "Tensor._version"
-_OPERATORS = (torch._ops.OpOverloadPacket, torch._ops.OpOverload)
 _CALLED = frozenset(("_op", "_op_dk"))
+"""Attributes of operators in which the functions of C are that they call."""
 _NOT_OPERATORS = frozenset(("name",))
 """Names of `torch.ops.aten` that are no operators."""
 
@@ -97,10 +97,8 @@ _libraries: LibraryState | None = None
 _attributes: dict[int, frozenset[str]] = {}
 """Names that hang on each function of `_OWN_NAMES`."""
 _on_functions: Attributes | None = None
-_operators: list[tuple[Any, dict[str, Any]]] = []
-"""Torch's operators and their overloads, and what each calls."""
-_by_name: dict[str, dict[str, Any]] = {}
-"""The same, as `_named_operators` gave them."""
+_operators: dict[tuple[str, str], tuple[Any, dict[str, Any]]] = {}
+"""Torch's operators and their overloads by name (`_named_operators`), and what each calls."""
 _on_operators: Attributes | None = None
 
 
@@ -179,9 +177,8 @@ def install() -> None:
     names = {place: now for place, (now, _) in _before.items()}
     _dicts = Dicts({**names, _ATEN: vars(torch.ops.aten), **{n: one for n, one in tables.items() if isinstance(one, dict)}})
     _on_functions = Attributes(on)
-    _operators.extend((one, _calls(one)) for packet in vars(torch.ops.aten).values() for one in _with_overloads(packet))
-    _by_name.update(_named_operators())
-    _on_operators = Attributes([one for one, _ in _operators])
+    _operators.update((name, (one, _calls(one))) for name, one in _named_operators())
+    _on_operators = Attributes([one for one, _ in _operators.values()])
 
 
 def _fill_in() -> None:
@@ -232,8 +229,8 @@ def check_untouched() -> None:
     for name, value in vars(torch.ops.aten).items() if _ATEN in changed else ():
         if not name.startswith("_") and type(value) is not torch._ops.OpOverloadPacket and name not in _NOT_OPERATORS:
             raise Untraceable(f"the code replaces torch.ops.aten.{name}: leave other modules as they are")
-    if _on_operators is not None:
-        _check_operators(_on_operators.changed(), new=_ATEN in changed)
+    if _on_operators is not None and ((some := _on_operators.changed()) or _ATEN in changed):
+        _check_operators(some)
     if _libraries is not None and (replaced := _libraries.replaced()):
         raise Untraceable(f"the code replaces {replaced}: leave other modules as they are")
     for name, table, contents in _tables:
@@ -252,41 +249,25 @@ def check_untouched() -> None:
         raise Untraceable("the code leaves a callback with Python's garbage collector: do the work in forward()")
 
 
-def _check_operators(changed: Iterable[int], *, new: bool) -> None:
-    """Raise Untraceable if an operator, or an overload of one, calls something else. `changed` may; `new`: there may be others
-    than at first, which are made when they are first asked for."""
-    some = [_operators[i] for i in changed]
-    for name, now in _named_operators().items() if some or new else ():
-        then = _by_name.get(name, now)
-        if any(then.get(key, one) is not one for key, one in now.items()):
-            raise Untraceable(f"the code replaces torch.ops.aten.{name}: leave other modules as they are")
-    found = {id(one): one for packet, _ in some for one in _with_overloads(packet)}
-    if new:
-        found |= {id(one): one for packet in vars(torch.ops.aten).values() for one in _with_overloads(packet)}
-    before = {id(one): calls for one, calls in (_operators if new else some)}
-    for key, one in found.items():
+def _check_operators(changed: Iterable[int]) -> None:
+    """Raise Untraceable if an operator, or an overload of one, is replaced or calls something else. There may be others than at
+    first, which are made when they are first asked for. `changed`: places in `_operators`, to look at where no name is left."""
+    known = list(_operators.items())
+    for name, one in (*_named_operators(), *((known[i][0], known[i][1][0]) for i in changed)):
         calls = _calls(one)
-        if (
-            any(type(function) is not types.BuiltinFunctionType for function in calls.values())
-            or before.get(key, calls) != calls
-        ):
+        before, called = _operators.get(name, (one, calls))
+        if one is not before:
+            raise Untraceable(f"the code replaces torch.ops.aten.{name[0]}: leave other modules as they are")
+        if calls != called or any(type(function) is not types.BuiltinFunctionType for function in calls.values()):
             raise Untraceable(f"the code replaces what {one} calls: leave other modules as they are")
 
 
-def _with_overloads(packet: Any) -> Iterator[Any]:
-    """An operator and its overloads; an overload alone."""
-    if type(packet) in _OPERATORS:
-        yield packet
-        yield from (one for one in vars(packet).values() if type(one) is torch._ops.OpOverload)
-
-
-def _named_operators() -> dict[str, dict[str, Any]]:
-    """Torch's operators by name: each, under "", and its overloads."""
-    packets = {name: one for name, one in vars(torch.ops.aten).items() if type(one) is torch._ops.OpOverloadPacket}
-    return {
-        name: {"": packet, **{key: one for key, one in vars(packet).items() if type(one) is torch._ops.OpOverload}}
-        for name, packet in packets.items()
-    }
+def _named_operators() -> Iterator[tuple[tuple[str, str], Any]]:
+    """Torch's operators by name and "", and their overloads by both names."""
+    for name, packet in vars(torch.ops.aten).items():
+        if type(packet) is torch._ops.OpOverloadPacket:
+            yield (name, ""), packet
+            yield from (((name, key), one) for key, one in vars(packet).items() if type(one) is torch._ops.OpOverload)
 
 
 def _calls(operator: Any) -> dict[str, Any]:
