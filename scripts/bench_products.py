@@ -36,6 +36,8 @@ SHAPES = [  # rows, depth, columns
     *((m, 4096, 4096) for m in (16, 64, 256, 1024)),
     *((32768, 512, n) for n in (64, 256, 512, 2048)),
     (2048, 2048, 50257), (100_000, 96, 128), (512, 16384, 512), (128, 65536, 128),
+    # as many tiles as leave multiprocessors idle
+    (640, 16384, 1280), (1024, 8192, 1280), (2048, 8192, 1280), (512, 4096, 1536), (300, 30000, 304), (96, 4096, 768),
 ]  # fmt: skip
 PRECISIONS = ("tf32", "bf16", "fp16")
 DOT = tuple(style for style in STYLES if style.product and not style.product.windows)

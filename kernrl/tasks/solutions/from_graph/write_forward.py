@@ -51,11 +51,13 @@ class Style:
 
     @property
     def taught(self) -> bool:
-        """Whether nano's replies are written in it: they do no fewer ops than the listing has, and make no descriptors.
+        """Whether nano's replies are written in it: they do no fewer ops than the listing has, make no descriptors, and share
+        no product by steps.
 
-        A descriptor takes rows of whole 16 bytes only, and replies are judged at sizes that nano is not told.
+        A descriptor takes rows of whole 16 bytes only, and steps are shared where tiles would fill a wave badly: replies are
+        judged at sizes that nano is not told.
         """
-        return not self.algebra and not (self.product and self.product.described)
+        return not self.algebra and not (self.product and (self.product.described or self.product.kind == "stream"))
 
 
 @dataclass
@@ -199,9 +201,6 @@ class _Forward(HostMemory):
                 shaped = f".reshape({p.value.shape})" if len(p.value.shape) > 1 else ""
                 self._say(f"{p.value.name} = torch.tensor({list(p.data)}, device={device}.device){shaped}")
             self.names.add(self.host[p.value.name], self.program.shapes[p.value.name])
-
-    def _multiplies(self, op: Op) -> bool:
-        return op.kind == "library" and self.program.graph.nodes[op.node].kind in ("product", "convolution")
 
     def _order_apart(self) -> None:
         """Transposed convolutions that go by strides are written with the channels innermost, as their pixels lie apart."""

@@ -15,6 +15,7 @@ from kernrl.tasks.solutions.from_graph.fusion.fuse import Axis
 OWN_NAMES = (
     *("x", "m", "n", "ka", "kb", "acc", "mask", "start", "plane", "pid", "part", "row", "cols", "tiles_m", "tiles_n"),
     *("band", "height", "inside", "pid_m", "pid_n", "step", "chunks", "tap", "valid", "left", "right", "half"),
+    *("steps", "share", "begin", "end", "first", "last", "empty"),
     *(f"{d}_{what}" for d in "zyx" for what in ("in", "at")),
     *(f"{what}_{d}" for d in "zyx" for what in ("tap", "first", "count")),
 )

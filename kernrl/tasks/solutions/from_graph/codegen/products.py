@@ -90,7 +90,7 @@ class ProductWriter:
         self.dims = self._dims()
         self.batch, self.m, self.n = self.space()
         self.ka, self.kb = ({k: Axis(size) for k, size in self.depth().items()} for _ in "ab")
-        if self.choice.kind == "split" and self.place.keep:
+        if self.choice.kind in ("split", "stream") and self.place.keep:
             raise NoTailError("others read the product")
         levels = self.plain.needed_reductions()
         full = any(a in self.group.reduced for v in self.outputs for dim in self.group.layouts[v] for a in dim)
@@ -136,7 +136,7 @@ class ProductWriter:
 
     def _reduced_side(self) -> tuple[str, bool]:
         """(which side of a tile is reduced, whether over all planes too); columns that are reduced by parts become planes."""
-        if self.choice.kind == "split":
+        if self.choice.kind in ("split", "stream"):
             return "", False  # the next kernel reduces
         reduced, cut = set(self.group.reduced), len(self.n) - len(self.group.reduced)
         if self.whole and cut > 0 and set(self.n[cut:]) == reduced:
@@ -219,13 +219,15 @@ class ProductWriter:
 
     def walk(self, defined: dict[str, list[str]], loop: list[str]) -> list[str]:
         """The loop over the depth."""
-        first, step = ("part * BLOCK_K", "SPLIT * BLOCK_K") if self.tiles.split > 1 else ("0", "BLOCK_K")
-        return [
-            f"for start in range({first}, @ka@, {step}):",
+        steps = [
             "    ka = start + tl.arange(0, BLOCK_K)[None, :]",
             "    kb = start + tl.arange(0, BLOCK_K)[:, None]",
             *("    " + line for line in (*defined["ka"], *defined["kb"], *loop)),
         ]
+        if self.tiles.streamed:
+            return ["for step in range(first, last):", "    start = step * BLOCK_K", *steps]
+        first, step = ("part * BLOCK_K", "SPLIT * BLOCK_K") if self.tiles.split > 1 else ("0", "BLOCK_K")
+        return [f"for start in range({first}, @ka@, {step}):", *steps]
 
     def constants(self, sizes: Sizes, marks: dict[str, str]) -> None:
         """Make constants of the sizes by which the loop divides, and name them."""
@@ -253,6 +255,9 @@ class ProductWriter:
         size = total(axes, self.sets)
         pointer, at = body.pointer(f"{self.value}_parts"), self._at(body, axes)
         body.say(f"tl.store({pointer} + part * {body.size(size)} + {at}, acc, mask=mask)")
+        if self.tiles.streamed:  # whoever ends a tile's sum leaves nothing undefined behind it
+            body.say("for empty in range(part + 1, tl.where(last == steps, SPLIT, 0)):")
+            body.say(f"    tl.store({pointer} + empty * {body.size(size)} + {at}, tl.zeros_like(acc), mask=mask)")
         return f"({self.tiles.split}, {self.names.expression(size)})"
 
     def _kept(self) -> list[Axis]:
@@ -298,6 +303,8 @@ class ProductWriter:
         blocks = {"BLOCK_M": str(tiles.m), "BLOCK_N": str(tiles.n), "BLOCK_K": str(tiles.k), "GROUP_M": str(tiles.group)}
         if tiles.split > 1:
             blocks["SPLIT"] = str(tiles.split)
+        if tiles.streamed:
+            blocks["PROGRAMS"] = str(MULTIPROCESSORS)
         sizes = Sizes(self.names, body.used | body.named | set(body.pointers.values()) | set(blocks))
         marks = {f"@{side}@": wrapped(sizes.text(total(flat.axes, self.sets))) for side, flat in layout.sides.items()}
         marks |= {f"@size{i}@": sizes.text(size) for i, size in enumerate(body.sizes)}
@@ -331,7 +338,7 @@ class ProductWriter:
     def _lines(self, defined: dict[str, list[str]], loop: list[str], rest: list[str]) -> list[str]:
         tiles = self.tiles
         head = [f"plane = tl.program_id({2 if tiles.split > 1 else 1})"] if self.batch else []
-        if tiles.split > 1:
+        if tiles.split > 1 and not tiles.streamed:
             head.append("part = tl.program_id(1)")
         body = [
             "band = pid // (GROUP_M * tiles_n)",
@@ -342,6 +349,19 @@ class ProductWriter:
             *self.tile_lines(defined, loop, rest),
         ]
         counts = ["tiles_m = tl.cdiv(@m@, BLOCK_M)", "tiles_n = tl.cdiv(@n@, BLOCK_N)"]
+        if tiles.streamed:
+            share = [
+                "steps = tl.cdiv(@ka@, BLOCK_K)",
+                # of few steps, none may be cut into more parts than there is room for
+                "share = tl.maximum(tl.cdiv(tiles_m * tiles_n * steps, PROGRAMS), tl.cdiv(steps, SPLIT - 1))",
+                "begin = tl.program_id(0) * share",
+                "end = tl.minimum(begin + share, tiles_m * tiles_n * steps)",
+                "for pid in range(begin // steps, tl.cdiv(end, steps)):",
+                "    first = tl.maximum(begin - pid * steps, 0)",
+                "    last = tl.minimum(end - pid * steps, steps)",
+                "    part = tl.program_id(0) - pid * steps // share",
+            ]
+            return [*head, *counts, *share, *("    " + line for line in body)]
         if tiles.persistent:
             walk = "for pid in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=True):"
             return [*head, *counts, walk, *("    " + line for line in body)]
@@ -362,6 +382,8 @@ class ProductWriter:
     def _grid(self) -> str:
         m, n, batch = (self.names.expression(total(axes, self.sets)) for axes in (self.m, self.n, self.batch))
         count = f"triton.cdiv({m}, {self.tiles.m}) * triton.cdiv({n}, {self.tiles.n})"
+        if self.tiles.streamed:
+            return f"({MULTIPROCESSORS},)"
         if self.tiles.persistent:
             return f"(min({MULTIPROCESSORS}, {count}),)"
         axes = [count, *([str(self.tiles.split)] if self.tiles.split > 1 else []), *([batch] if self.batch else [])]
