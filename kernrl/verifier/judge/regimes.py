@@ -159,7 +159,8 @@ REGIMES: dict[str, Regime] = {
     ),
     "nonfinite": Regime(
         _nonfinite, "single elements that are infinite or NaN",
-        "one row leaks into another, or 0 · inf is computed where eager does not: mask by tl.where, not by products",
+        "one row leaks into another, or 0 · inf or inf − inf is computed where eager does not: mask by tl.where, not by "
+        "products, and interpolate by (1 − t)·a + t·b, not by a + t·(b − a)",
         pointwise=False, own_units=True, finite=False,
     ),
 }  # fmt: skip

@@ -17,6 +17,8 @@ JUMPING = frozenset(("hardshrink", "threshold", "sign", "sgn", "floor", "ceil", 
 ORDERING = frozenset(("gt", "ge", "lt", "le"))
 PICKING = frozenset(("topk", "sort", "kthvalue", "median"))
 """Ops that say where the elements lie that they pick; of equal elements, torch picks any."""
+SEARCHING = PICKING | {"argmax", "argmin", "max", "min"}
+"""Ops that put numbers in order, in which NaN has no place: torch takes it for the largest or for the smallest."""
 MARGIN = 6.0
 """How many times the modelled error of what a jump reads is within a rounding of it: of 10⁸ errors none is larger."""
 
@@ -36,7 +38,10 @@ class Jumps:
     """Some element lies within its margin of a jump."""
     picks: bool = False
     """Some op picked elements, of which some may be equal."""
+    searches: bool = False
+    """Some op put numbers in order."""
     _preferred: str = ""
+    _loses_nan: bool = False
     _at: int = 0
     _step: Callable[[Any, Any, Any], Any] | None = None
     _side: float = 0.0
@@ -65,11 +70,19 @@ class Jumps:
         self._preferred, self._step = which, lambda func, args, kwargs: func(*args, **kwargs)
         return self
 
-    def pick(self, func: Any, args: Sequence[Any], kwargs: Any) -> Any:
-        """The result of an op of `PICKING`."""
-        self.picks = True
+    def losing_nan(self) -> Jumps:
+        """For an exact run in which ops that meet NaN find other elements."""
+        self._loses_nan, self._step = True, lambda func, args, kwargs: func(*args, **kwargs)
+        return self
+
+    def search(self, func: Any, args: Sequence[Any], kwargs: Any) -> Any:
+        """The result of an op of `SEARCHING`."""
+        self.searches, picks = True, func.overloadpacket.__name__ in PICKING
+        self.picks |= picks
         found = func(*args, **kwargs)
-        return _picked(found, func, args, kwargs, self._preferred) if self._preferred else found
+        if self._loses_nan:
+            return _lost(found, func, args, kwargs)
+        return _picked(found, func, args, kwargs, self._preferred) if picks and self._preferred else found
 
     def takes(self, args: Sequence[Any]) -> bool:
         """Whether the result of an op that may jump (`may_jump`) does so for these arguments."""
@@ -140,6 +153,24 @@ def _picked(found: Any, func: Any, args: Sequence[Any], kwargs: Any, which: str)
     ranks = ordered.argsort(dim=dim, stable=True).argsort(dim=dim)  # as x, less the equal ones
     _, places = func(**given | {"self": ranks if which == "first" else ranks.flip(dim)})
     return found[0], places
+
+
+def _lost(found: Any, func: Any, args: Sequence[Any], kwargs: Any) -> Any:
+    """What an op has found; where NaN is among what it has searched, NaN and the place behind."""
+    dims = [a.default_value for a in func._schema.arguments if a.name == "dim"]
+    given = dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | dict(kwargs)
+    x = given["self"]
+    if not dims or not x.dim() or not x.is_floating_point():  # the largest of all is NaN itself
+        return found
+    dim = given.get("dim", dims[0])
+    lost = x.isnan().any() if dim is None else x.isnan().any(dim, keepdim=True)
+    size = x.numel() if dim is None else x.shape[dim]
+
+    def other(y: Tensor) -> Tensor:
+        here = lost if dim is None or y.dim() == x.dim() else lost.squeeze(dim)
+        return torch.where(here, torch.nan if y.is_floating_point() else (y + 1) % size, y)
+
+    return tuple(map(other, found)) if isinstance(found, tuple) else other(found)
 
 
 def _rms(x: Tensor, among: Tensor, dim: int | None = None) -> Tensor:

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from kernrl.verifier.base.compat import called_directly, normalisations
 from kernrl.verifier.base.float64_mode import widened_call
 from kernrl.verifier.base.precision import is_float8
-from kernrl.verifier.judge.truth.discontinuities import PICKING, Jumps, may_jump
+from kernrl.verifier.judge.truth.discontinuities import SEARCHING, Jumps, may_jump
 from kernrl.verifier.judge.truth.float64_convolutions import convolution, transposed_convolution
 
 STEP_ROUNDOFFS = 2.0
@@ -159,8 +159,8 @@ class Exact(TorchDispatchMode):
         args, kind = list(args), _kind(func)
         if self._jumps and kind.jumps and self._jumps.takes(args):
             return self._jumps.run(func, args, kwargs)
-        if self._jumps and kind.name in PICKING:
-            return self._jumps.pick(func, args, kwargs)
+        if self._jumps and kind.name in SEARCHING:
+            return self._jumps.search(func, args, kwargs)
         if self._tf32:
             for i in kind.operands:
                 args[i] = cut_to_tf32(_dithered(args[i]) if self._dithered else args[i])

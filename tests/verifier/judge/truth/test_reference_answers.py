@@ -389,3 +389,56 @@ def test_a_reference_that_puts_new_tensors_in_the_place_of_its_own_has_the_same_
         for name, held in made[0].state.items():
             torch.testing.assert_close(made[1].state[name], held, rtol=1e-2, atol=1e-2)
         assert answers[1].statistics == ("running_mean", "running_var")
+
+
+ORDERED = """
+import torch
+import torch.nn as nn
+
+class Model(nn.Module):
+    def forward(self, x, table):
+        return RESULT
+
+def get_inputs():
+    return [torch.randn(64, 9), torch.randn(7, 9)]
+
+def get_init_inputs():
+    return []
+"""
+NEAREST = "table[(x.square().sum(-1, keepdim=True) - 2.0 * x @ table.T + table.square().sum(-1)).argmin(-1)]"
+
+
+@pytest.mark.parametrize(
+    ("result", "free"),
+    [
+        ("x.sort(-1).values", "NaN"),
+        ("x.topk(3, -1).values", "NaN"),
+        ("table[:, 0][x.max(-1).indices % 7]", "NaN"),
+        (NEAREST, "NaN or infinity"),  # all distances of a row with an infinity are infinite or NaN
+        ("torch.where(x > 0, 1.0, 0.0)", ""),  # a comparison with NaN is false everywhere
+        ("torch.where(x.isfinite(), x, 0.0)", ""),
+        ("x.nan_to_num(0.0, 1.0, -1.0)", ""),
+        ("torch.sigmoid(x) + 0.0 * table[0].max(0).values", ""),
+    ],
+    ids=["sort", "topk", "max", "argmin", "comparison", "isfinite", "nan_to_num", "sigmoid"],
+)
+def test_where_nan_is_put_in_order_any_answer_is_right(result: str, free: str) -> None:
+    """Everything else of such inputs is judged: other rows, what a mask leaves out, and what saturates at infinity."""
+    inputs = TaskInputs(Task("t", ORDERED.replace("RESULT", result)), InputSet("full"), "fp32", "cpu")
+    inputs.draw(Draw("full", "nonfinite", 5))
+    x, table = inputs.inputs
+    table.copy_(torch.randn_like(table))
+    answer = ReferenceAnswers(inputs).answer(Inputs.NONFINITE)
+    truth = answer.truth[0]
+    rows = {"NaN": x.isnan().any(1), "NaN or infinity": ~x.isfinite().all(1), "": torch.zeros(len(x), dtype=torch.bool)}[free]
+    asked = truth.isfinite()
+    unasked = asked & rows.reshape(-1, *[1] * (truth.dim() - 1))
+    assert bool(unasked.any()) is bool(free)
+    assert x.isinf().any()
+    assert not exceeds(torch.where(unasked, 5.0, truth).float(), answer)
+    assert not exceeds(torch.where(unasked, torch.nan, truth).float(), answer)
+    for place in (asked & ~unasked).nonzero()[::11]:
+        for wrong in (truth[tuple(place)] + 0.1, torch.nan):
+            y = truth.float()
+            y[tuple(place)] = wrong
+            assert exceeds(y, answer)
