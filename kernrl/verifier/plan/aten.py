@@ -32,6 +32,9 @@ MOVE = _names(
 )
 """Copies and rearrangements."""
 
+COPIES = _names("clone copy _to_copy cat stack")
+"""Of these, what only copies: all that tensors need that are returned as they came."""
+
 POINT = _names(
     "abs acos acosh add addcdiv addcmul addr asin asinh atan atan2 atanh bitwise_and bitwise_left_shift bitwise_not bitwise_or"
     " bitwise_right_shift bitwise_xor ceil celu clamp clamp_max clamp_min complex copysign cos cosh digamma div elu eq erf erfc"

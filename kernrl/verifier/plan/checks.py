@@ -326,8 +326,11 @@ def _shapes(tensors: list[tuple[tuple[int, ...], str]]) -> str:
 
 def _check_authorship(plan: Plan, returned: int) -> None:
     """Follow what authored kernels write through the plan: every output that forward returned, of which there are so many, must
-    depend on one of them. Running statistics need not, since they may also be left alone."""
+    depend on one of them. Running statistics need not, since they may also be left alone. Nor need copies of inputs beside an
+    output that does: there is nothing to compute."""
     authored: set[int] = set()
+    copied = {i for i, storage in enumerate(plan.storages) if storage.kind != "temp"}
+    computed: set[int] = set()
     for node in plan.nodes:
         wrote, needed = written(node, plan), read(node, plan)
         if isinstance(node, AtenNode) and _replaces(node, plan):
@@ -336,9 +339,24 @@ def _check_authorship(plan: Plan, returned: int) -> None:
             needed = {r.storage for a in node.args[1:] for r in walk_refs(a)}
         if isinstance(node, LaunchNode) or needed & authored:
             authored |= wrote
-    for position, output in enumerate(plan.outputs[:returned]):
-        if output.storage not in authored:
-            _object(Status.DECOY, f"Output {position} does not depend on any Triton kernel that forward() launches.")
+        if _copies(node, plan, copied) and not wrote & computed:
+            copied |= wrote
+        else:
+            copied, computed = copied - wrote, computed | wrote
+    outputs = [output.storage for output in plan.outputs[:returned]]
+    for position, storage in enumerate(outputs):
+        if storage not in authored and (storage not in copied or not authored.intersection(outputs)):
+            reason = f"Output {position} does not depend on any Triton kernel that forward() launches"
+            _object(Status.DECOY, f"{reason}: compute it, or its last step, in one.")
+
+
+def _copies(node: Node, plan: Plan, copied: set[int]) -> bool:
+    """Whether a node only copies elements of these storages."""
+    if not isinstance(node, AtenNode) or (name := aten.base_name(node.op)) not in aten.COPIES:
+        return False
+    if name == "copy":  # the first argument is where to
+        return {r.storage for a in node.args[1:] for r in walk_refs(a)} <= copied
+    return read(node, plan) <= copied
 
 
 def _replaces(node: AtenNode, plan: Plan) -> bool:
