@@ -44,6 +44,7 @@ __all__ = [
     "entry",
     "excerpts",
     "forks_cannot_use_cuda",
+    "has_default_device",
     "hash_libraries",
     "hash_versions",
     "inductor_backend",
@@ -166,6 +167,13 @@ def mode_depth() -> tuple[int, int]:
     import torch
 
     return torch._C._len_torch_function_stack(), torch._C._len_torch_dispatch_stack()
+
+
+def has_default_device() -> bool:
+    """Whether `torch.set_default_device` has put a mode on."""
+    import torch
+
+    return getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None) is not None
 
 
 def torch_settings() -> dict[str, Any]:

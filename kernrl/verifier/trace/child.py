@@ -149,8 +149,12 @@ def describe(error: BaseException) -> tuple[str, str]:
         return "syntax_error", f"{error.msg} at line {error.lineno}."
     if operator := without_shape(error):
         return "untraceable", f"{operator} {WITHOUT_SHAPE}{_where(error)}."
+    if "Cannot access accelerator device" in text:
+        return "untraceable", f"torch.device(0) asks a GPU of which kind it is: write torch.device('cuda', 0){_where(error)}."
     if any(said in text for said in _ASKS_A_GPU):
         return "untraceable", f"this asks a GPU itself, and a trace has none: leave it out{_where(error)}."
+    if isinstance(error, ModuleNotFoundError):
+        text += ", and candidates have torch, triton and numpy: do without it"
     return "trace_error", f"{type(error).__name__}: {text}{_where(error)}."
 
 

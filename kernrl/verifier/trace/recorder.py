@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernrl.verifier.base.compat import (
     called_directly,
+    has_default_device,
     mode_depth,
     no_dispatch,
     no_torch_functions,
@@ -177,6 +178,8 @@ class Recorder:
         with _LookLikeCuda(self), _RecordAten(self):
             depth = mode_depth()
             yield self
+            if mode_depth() != depth and has_default_device():
+                raise Untraceable("the code leaves torch.set_default_device on: say where tensors are made, by device=x.device")
             if mode_depth() != depth:
                 raise Untraceable("the code leaves a mode of torch on: leave its block again, or do without")
 
@@ -287,12 +290,16 @@ class _RecordAten(TorchDispatchMode):
         name = operator.name
         if name == "aten._local_scalar_dense.default":
             raise Untraceable(VALUE_NEEDED.format(what=".item() or a condition on a tensor"))
+        if name == "aten.equal.default":
+            raise Untraceable(VALUE_NEEDED.format(what="torch.equal, perhaps within another function of torch"))
         args = tuple(self._to_meta(a) for a in args)
         kwargs = {k: self._to_meta(v) for k, v in kwargs.items()}
         inputs = [*_tensors(args), *_tensors(list(kwargs.values()))]
         device = self._device(name, inputs, kwargs)
         if operator.takes_device and (not inputs or kwargs.get("device") is not None):
             kwargs["device"] = META
+        if kwargs.get("pin_memory"):
+            kwargs["pin_memory"] = False  # what is made in host memory is made on the GPU, where nothing can be pinned
         if name in _BATCH_NORM and args[5]:
             # in training mode the output does not depend on the running statistics, and a plan does not change state
             args = (*args[:3], None, None, *args[5:])
@@ -373,6 +380,11 @@ def _counts_batches(name: str, args: Any, recorder: Recorder) -> bool:
     return storage.kind == "state" and str(storage.source).endswith("num_batches_tracked")
 
 
+def _named(place: torch.device | str | int) -> torch.device:
+    """A device; torch would ask a driver which kind the one of this number is."""
+    return torch.device("cuda", place) if isinstance(place, int) else torch.device(place)
+
+
 _VALUES = {
     name: what
     for what, names in {
@@ -380,6 +392,7 @@ _VALUES = {
         ".tolist() or .numpy()": ("tolist", "numpy", "__array__"),
         "a condition on a tensor": ("__bool__",),
         ".cpu()": ("cpu",),
+        "torch.allclose, which belongs in a test": ("allclose",),
     }.items()
     for name in names
 }
@@ -402,7 +415,8 @@ class _LookLikeCuda(TorchFunctionMode):
                 return args[0]
             if name == "__bool__" and redraws(sys._getframe(1)):
                 return False  # numbers that are out of range; what a parameter starts as is no part of a plan
-            if (real := self.recorder.constant_value(args[0])) is not None:
+            compares = len(args) > 1 and isinstance(args[1], torch.Tensor)
+            if not compares and (real := self.recorder.constant_value(args[0])) is not None:
                 with no_torch_functions(), no_dispatch():
                     return func(real, *args[1:], **kwargs)
             raise Untraceable(VALUE_NEEDED.format(what=_VALUES[name]))
@@ -413,6 +427,8 @@ class _LookLikeCuda(TorchFunctionMode):
             return self._literal(torch.tensor, args[1:], {"dtype": args[0].dtype, "device": device, **kwargs})
         if func in (torch.Tensor.to, torch.Tensor.cuda):
             return self._move(func, args, kwargs)
+        if func is torch.Tensor.pin_memory:
+            return args[0]
         if func is torch.Tensor.type and len(args) == 1 and not kwargs:
             with no_torch_functions(), no_dispatch():
                 name = torch.empty(0, dtype=args[0].dtype).type()
@@ -428,7 +444,7 @@ class _LookLikeCuda(TorchFunctionMode):
                 return (1 << FAKE_ADDRESS_BITS) + (ref.storage << 32) + ref.offset * args[0].element_size()
         if kwargs.get("device") is not None and func is not torch.Tensor.to:
             # torch would look for a CUDA driver before it calls any mode
-            with self.recorder.factory_on(torch.device(kwargs["device"])):
+            with self.recorder.factory_on(_named(kwargs["device"])):
                 return func(*args, **{**kwargs, "device": META})
         return func(*args, **kwargs)
 
@@ -445,7 +461,8 @@ class _LookLikeCuda(TorchFunctionMode):
         return func(*args)
 
     def _literal(self, func: Any, args: Any, kwargs: dict[str, Any]) -> torch.Tensor:
-        device = torch.device(kwargs.pop("device", None) or "cpu")
+        place = kwargs.pop("device", None)
+        device = CPU if place is None else _named(place)
         data = args[0]
         if isinstance(data, torch.Tensor):
             return data.to(device=device, dtype=kwargs.get("dtype"))
@@ -470,11 +487,11 @@ class _LookLikeCuda(TorchFunctionMode):
             rest[0] = rest[0].dtype
         elif rest and (rest[0] is None or (isinstance(rest[0], str | torch.device | int) and not isinstance(rest[0], bool))):
             place = rest.pop(0)
-            wanted = torch.device(place) if place is not None else None
+            wanted = _named(place) if place is not None else None
         if rest and rest[0] is None:  # a module's `to` gives no dtype to integers, and none that is not asked for
             rest = [tensor.dtype, *rest[1:]]
         if kwargs.get("device") is not None:
-            wanted = torch.device(kwargs["device"])
+            wanted = _named(kwargs["device"])
         kwargs = {k: v for k, v in kwargs.items() if k != "device"}
         if wanted is not None and wanted.type not in ("cuda", "cpu"):
             raise Untraceable(f"there is no {wanted} here: keep tensors on the input's device")

@@ -88,6 +88,18 @@ def test_function_modes_can_be_left_for_a_moment():
         assert torch.ones(2).device.type == "cpu"
 
 
+def test_a_default_device_is_seen():
+    assert not compat.has_default_device()
+    before = torch.get_default_device()
+    torch.set_default_device("meta")
+    try:
+        assert compat.has_default_device()
+    finally:
+        torch.set_default_device(None)
+    assert not compat.has_default_device()
+    assert torch.get_default_device() == before
+
+
 def test_specialise(special):
     assert special.signature == {"x_ptr": "*fp32", "y_ptr": "*fp32", "n": "i32", "factor": "fp32", "BLOCK": "constexpr"}
     assert special.constexprs == {(4,): 32}

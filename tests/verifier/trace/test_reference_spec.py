@@ -29,7 +29,7 @@ FORWARDS = {
     "a size, by torch's own words": ("x[x.nonzero()[:, 0]]", r"torch\.nonzero returns without numbers"),
     "a size, given as a tensor": ("x.repeat_interleave(x[:, 0].long(), 0)", "repeat_interleave returns without numbers"),
     "the host": ("x * x.max().item()", r"reads a tensor's value on the host \(\.item\(\)\); the sizes"),
-    "the host, within torch": ("torch.corrcoef(x)", r"torch\.equal returns without numbers"),
+    "the host, within torch": ("torch.corrcoef(x)", r"reads a tensor's value on the host \(torch\.equal,"),
 }
 
 

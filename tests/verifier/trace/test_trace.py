@@ -73,6 +73,11 @@ HABITS = {
         "y = torch.empty(x.shape, device=x.device, dtype=x.dtype); double[(4,)](x, y, 256, BLOCK=64); return y"
     ),
     "empty on cuda": "y = torch.empty(8, 32, device='cuda'); double[(4,)](x, y, 256, BLOCK=64); return y",
+    "device of a number": (
+        "y = torch.empty(x.shape, device=0); torch.empty_like(x.to(0).cuda(0), device=x.get_device())\n"
+        "double[(4,)](x, y, 256, BLOCK=64); return y"
+    ),
+    "a library that may not be there": "try:\n    import no_such_library\nexcept ImportError:\n    pass\nreturn launch(x)",
     "no_grad": "with torch.no_grad(): return launch(x)",
     "inference mode": "with torch.inference_mode(): return launch(x)",
     "data pointer test": "assert x.data_ptr() % 16 == 0; return launch(x)",
@@ -596,6 +601,10 @@ REFUSED = {
     "tolist": ("return launch(x * x.tolist()[0][0])", "tolist"),
     "numpy": ("return launch(torch.from_numpy(x.numpy()))", "numpy"),
     "cpu": ("return launch(x.cpu())", ".cpu()"),
+    "allclose": ("assert torch.allclose(launch(x), x); return launch(x)", "reads a tensor's value on the host (torch.allclose,"),
+    "equal": ("assert launch(x).equal(x); return launch(x)", "reads a tensor's value on the host (torch.equal,"),
+    "a function that compares": ("return launch(torch.cov(x))", "reads a tensor's value on the host (torch.equal,"),
+    "environment": ("import os; os.environ.get('DEBUG'); return launch(x)", "ask it when the module is imported"),
     "nonzero": ("return launch(x[x > 0])", "torch.nonzero() makes a tensor whose shape depends on numbers"),
     "bincount": ("return launch(torch.bincount(x.long()).float())", "aten::bincount makes a tensor whose shape depends"),
     "stream": ("s = torch.cuda.Stream(); return launch(x)", "streams"),
@@ -683,6 +692,7 @@ ERRORS = {
     "host and device mixed": ("return launch(x + torch.ones(32))", Status.TRACE_ERROR, "device=x.device"),
     "host output": ("launch(x); return torch.zeros(3)", Status.TRACE_ERROR, "device=x.device"),
     "no output": ("launch(x)", Status.TRACE_ERROR, "NoneType"),
+    "another library": ("import no_such_library", Status.TRACE_ERROR, "No module named 'no_such_library', and candidates have"),
     "missing argument": ("y = torch.empty_like(x); double[(4,)](x, y, BLOCK=64); return y", Status.TRACE_ERROR, "missing"),
     "not a power of two": (
         "y = torch.empty_like(x); double[(4,)](x, y, 256, BLOCK=65); return y",

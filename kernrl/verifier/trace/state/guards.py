@@ -74,9 +74,9 @@ _HAVE_FRAMES = {
 _READERS = ("/inspect.py", "/traceback.py")
 """Files of the standard library through which frames are read."""
 
-_TELL_THREADS_APART = frozenset(id(vars(module)) for module in (threading, dataclasses))
-"""Names of modules that ask for a thread's number themselves: whoever starts a thread is told so instead, and a dataclass has a
-repr()."""
+_TELL_THREADS_APART = frozenset(id(vars(module)) for module in (threading, dataclasses, sys.modules["_frozen_importlib"]))
+"""Names of modules that ask for a thread's number themselves: whoever starts a thread is told so instead, a dataclass has a
+repr(), and imports have locks."""
 
 _frame = sys._getframe
 
@@ -351,6 +351,8 @@ def _sentence(name: str, *, always: bool) -> str:
         return f"{name} leaves work for later or for others, which is not traced: call things in order"
     if name == _VERSION:
         return f"forward() calls {name}, which counts writes: compute what is made of weights in every call, without a cache"
+    if name == "os.environ":
+        return f"forward() calls {name}, which may change from call to call: ask it when the module is imported"
     return f"forward() calls {name}: its work may depend only on shapes and arguments, not on time, chance or the process"
 
 

@@ -179,6 +179,10 @@ REFUSED: dict[str, tuple[str, str]] = {
         "from torch.overrides import BaseTorchFunctionMode\nBaseTorchFunctionMode().__enter__()\n" + module(LAUNCH),
         "leaves a mode of torch on",
     ),
+    "a default device": (
+        "import torch\ntorch.set_default_device('cuda')\n" + module(LAUNCH),
+        "leaves torch.set_default_device on",
+    ),
     "a hook of the kernel": (module(LAUNCH, init="double.add_pre_run_hook(print)"), "has a pre_run_hook"),
     "an attribute of the output": (module("y = launch(x)\ny.note = 1\nreturn y"), "class or attributes of its own"),
     "an attribute of the input": (module("x.note = 1\nreturn launch(x)"), "changes what an input stands for"),
