@@ -113,8 +113,11 @@ def _side_by_side(plan: Plan, cases: Sequence[Case], deadline: float, timeout_s:
     except (RuntimeError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, MemoryError) as error:
         if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
             raise MemoryError from None
+        said = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
+        if isinstance(error, NotImplementedError) or "not implemented for" in said:
+            return Unable(Status.NEEDS_GPU, f"{run.where}: {said} on a CPU.")
         # torch refuses an ATen call, as it most likely would on a GPU
-        return Unable(Status.CRASH, f"{run.where}: {str(error).splitlines()[0] if str(error) else type(error).__name__}.")
+        return Unable(Status.CRASH, f"{run.where}: {said}.")
 
 
 def _agree(cases: Sequence[int], ours: Sequence[Sequence[Tensor]], theirs: Sequence[Sequence[Tensor]]) -> bool:

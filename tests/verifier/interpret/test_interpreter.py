@@ -224,6 +224,19 @@ def test_an_access_out_of_bounds_is_a_crash_with_its_place(body, grid):
     assert "out of bounds" in rejection.reason
 
 
+def test_what_is_pinned_is_memory_like_any_other():
+    table = "torch.ones(4, pin_memory=True).pin_memory().to(x.device, non_blocking=True)"
+    (got,) = run(module(f"return launch(x + {table}.sum() + torch.tensor([1.0], device=0, pin_memory=False).to(0))"), X)
+    assert torch.equal(got, (X + 4 + 1) * 2)
+
+
+def test_what_torch_has_for_gpus_alone_needs_one():
+    rejection = run(module("return launch(x + F.avg_pool3d(x.half()[None, None], 1)[0, 0])"), X[None])
+    assert isinstance(rejection, Rejection)
+    assert rejection.status is Status.NEEDS_GPU
+    assert "not implemented for 'Half' on a CPU." in rejection.reason
+
+
 def test_memory_nobody_wrote_is_poison():
     (got,) = run(kernel(FLAT + "tl.store(y + i, v, mask=i < n - 1)"), X)
     assert torch.isnan(got.flatten()[-1])
