@@ -290,7 +290,7 @@ class StagedEvaluator:
             progress.plan |= {"floor_us": facts.floor_us, "sets": {s.name: dict(s.constants) for s in facts.sets}}
             progress.tf32_products = any(has_tf32_product(kernel.ttir) for plan in read.plans for kernel in plan.kernels)
             progress.notes = layout_notes(read.plans[-1].outputs, facts.outputs[-1])
-            if read.price.flops < FEWER_FLOPS * facts.reference.flops:
+            if read.price.flops < FEWER_FLOPS * facts.reference.flops and not read.price.unknown:
                 share = read.price.flops / facts.reference.flops
                 progress.notes += [f"It does {share:.2g} of the floating-point operations that the reference asks for."]
         return read.plans

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kernrl.verifier.plan.ttir import Block, Op, TtirError, parse
+from kernrl.verifier.plan.ttir import Block, Function, Op, TtirError, parse
 
 _ARITHMETIC = {
     "arith.addi": lambda a, b: a + b,
@@ -36,6 +36,8 @@ class KernelFlops:
     """Floating-point operations of `tl.dot` by unit: `half`, `tf32`, or `fp32`."""
     point_flops: float
     """Element-wise and reduction operations."""
+    guessed: bool = False
+    """Whether some loop may make more or fewer trips than are counted."""
 
 
 def kernel_flops(text: str, scalars: Mapping[int, int], grid: tuple[int, int, int]) -> KernelFlops:
@@ -47,7 +49,7 @@ def kernel_flops(text: str, scalars: Mapping[int, int], grid: tuple[int, int, in
         counted = _count(function.body, values, grid, math.prod(grid), dots)
     except (ValueError, LookupError, OverflowError, TypeError) as error:
         raise TtirError(f"malformed: {error}") from None
-    return KernelFlops(dots, counted)
+    return KernelFlops(dots, counted, _guessed(function, values))
 
 
 def _count(
@@ -75,6 +77,22 @@ def _count(
             for region in op.regions:
                 total += _count(region, values, grid, weight if op.name == "scf.if" else 0.0, dots)
     return total
+
+
+def _guessed(function: Function, values: Mapping[int, int]) -> bool:
+    """Whether a loop goes on while a condition holds, or has ends that are not known or differ from program to program, or from
+    trip to trip of another loop."""
+    differing: set[int] = set()
+    for op in function.walk():
+        if op.name == "scf.while":
+            return True
+        if op.name == "scf.for":
+            if any(v not in values or v in differing for v in op.operands[:3]):
+                return True
+            differing.add(op.regions[0]["entry"].args[0])
+        elif op.name == "tt.get_program_id" or not differing.isdisjoint(op.operands):
+            differing.update(op.results)
+    return False
 
 
 def _trips(op: Op, values: Mapping[int, int]) -> int:

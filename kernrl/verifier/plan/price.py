@@ -34,6 +34,8 @@ class NodeCost:
     bytes_moved: int
     flops: float
     us: float
+    guessed: bool = False
+    """Whether it has loops of which arguments alone do not say the length: it may do far more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ class Price:
     """ATen nodes that a kernel could have included."""
     modelled_us: float
     unknown: bool = False
-    """Whether some launch could not be profiled, or has loops of unknown length: its cost is then too low."""
+    """Whether some launch could not be profiled, or has loops of unknown length: its cost may then be too low."""
 
 
 def price(plan: Plan, device: Device, precision: str = "fp32", profiles: Profiles | None = None) -> Price:
@@ -68,7 +70,9 @@ def price(plan: Plan, device: Device, precision: str = "fp32", profiles: Profile
         launches=sum(1 for n in nodes if n.kind == "authored"),
         unfused=sum(1 for n in nodes if n.kind == "unfused"),
         modelled_us=sum(n.us for n in nodes) + GRAPH_US,
-        unknown=profiles is not None and not all(_fully_profiled(i, n, profiles) for i, n in enumerate(plan.nodes)),
+        unknown=any(node.guessed for node in nodes)
+        if profiles is None
+        else not all(_fully_profiled(i, n, profiles) for i, n in enumerate(plan.nodes)),
     )
 
 
@@ -197,9 +201,10 @@ def _launch(variant: Variant, plan: Plan, device: Device) -> NodeCost:
     try:
         done = kernel_flops(kernel.ttir, scalars, variant.grid)
     except ttir.TtirError:
-        done = KernelFlops({}, 0.0)
+        done = KernelFlops({}, 0.0, guessed=True)
     flops = sum(done.dot_flops.values()) + done.point_flops
-    return NodeCost(kernel.function, "authored", moved, flops, _us(moved, done.dot_flops, done.point_flops, device))
+    us = _us(moved, done.dot_flops, done.point_flops, device)
+    return NodeCost(kernel.function, "authored", moved, flops, us, done.guessed)
 
 
 def _profiled(variant: Variant, seen: LaunchProfile, plan: Plan, device: Device, cache: CacheContents) -> NodeCost:

@@ -332,6 +332,31 @@ def test_a_product_is_counted_through_its_loop():
     assert (cost.launches, cost.unfused) == (1, 0)
 
 
+LENGTHS = {
+    "of as many trips as an argument says": ("for j in range(0, n, B):\n        v += tl.load(x + j + i)", False),
+    "in a loop": ("for j in range(4):\n        for k in range(0, n, B):\n            v += tl.load(x + j + k + i)", False),
+    "while a condition holds": ("j = 0\n    while j < n:\n        v += tl.load(x + j + i)\n        j += B", True),
+    "from the program's number": ("for j in range(tl.program_id(0) * B, n, B):\n        v += tl.load(x + j + i)", True),
+    "to what is loaded": ("for j in range(0, tl.load(x).to(tl.int32), B):\n        v += tl.load(x + j + i)", True),
+    "to where another loop is": (
+        "for j in range(n):\n        for k in range(0, j, B):\n            v += tl.load(x + k + i)",
+        True,
+    ),
+}
+
+
+@pytest.mark.parametrize(("loop", "guessed"), LENGTHS.values(), ids=LENGTHS.keys())
+def test_a_price_tells_whether_it_knows_how_long_loops_are(loop, guessed):
+    source = (
+        HEAD
+        + f"\n@triton.jit\ndef k(x, y, n, B: tl.constexpr):\n    i = tl.arange(0, B)\n    v = tl.zeros([B], tl.float32)\n    {loop}\n"
+        + "    tl.store(y + i, v)\nclass ModelNew(nn.Module):\n    def forward(self, x):\n        y = torch.empty_like(x)\n"
+        + "        k[(4,)](x, y, 256, B=32)\n        return y\n"
+    )
+    assert H200
+    assert price(plan_of(source), H200).unknown is guessed
+
+
 def test_prices_of_library_calls():
     def ref(*shape):
         d = dense(*shape)
