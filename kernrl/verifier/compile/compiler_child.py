@@ -64,6 +64,9 @@ def prepare(settings: dict[str, Any]) -> None:
         compile_text(_WARM_UP, arch, {"num_warps": 4, "num_stages": 1})
 
 
+_PTXAS_FAULT = re.compile(r"^ptxas\b.*\berror\s+: (.*?)\.?$", re.MULTILINE)
+
+
 def handle(channel: Channel) -> None:
     """Answer one candidate's requests until the channel closes: a header frame, and a frame with the cubin if there is one."""
     while (asked := channel.recv()) is not None:
@@ -74,6 +77,8 @@ def handle(channel: Channel) -> None:
             channel.send(json.dumps({"reject": ["policy", str(error)]}).encode())
         except Exception as error:
             said = str(error) if isinstance(error, TooWide) else f"{type(error).__name__}: {error}".strip()
+            if faults := _PTXAS_FAULT.findall(said):  # Triton's own text has its files, and how to run ptxas again
+                said = f"ptxas: {'; '.join(dict.fromkeys(faults))}."
             channel.send(json.dumps({"reject": ["compile_error", said[:1500]]}).encode())
         else:
             channel.send(json.dumps(header).encode())

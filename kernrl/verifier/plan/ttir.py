@@ -76,6 +76,7 @@ _LABEL = re.compile(r"\^(\w+)(?:\((.*)\))?:.*")
 
 
 _ALIGNED = re.compile(r"%[\w-]+: (?:!tt\.ptr<\w+(?:, \d+)?>|[a-z]\w*)(?: \{tt\.divisibility = (\d+) : i32\})?")
+_LOOP_HINT = re.compile(r"#loop_\w+ = #llvm\.loop_(?:annotation|licm|unroll)<[\w #=,]*>\n")
 _HINT = re.compile(r" \{tt\.divisibility = \d+ : i32\}")
 
 
@@ -86,15 +87,22 @@ def parse(text: str) -> Function:
 
 def alignments(text: str) -> list[int]:
     """For each parameter, the number that the compiler takes its value (an address in bytes) for a multiple of; 1 if none."""
-    head = text.partition("\n")[2].partition("\n")[0]
+    head = _module(text).partition("\n")[2].partition("\n")[0]
     return [int(number or 1) for number in _ALIGNED.findall(head)]
 
 
 def _without_hints(text: str) -> str:
     """The text without the divisibility of its arguments: often the only difference between the kernels of two input sets."""
-    module, _, rest = text.partition("\n")
+    module, _, rest = _module(text).partition("\n")
     head, newline, body = rest.partition("\n")
     return f"{module}\n{_HINT.sub('', head)}{newline}{body}"
+
+
+def _module(text: str) -> str:
+    """The text without the hints for loops that may stand before the module."""
+    while found := _LOOP_HINT.match(text):
+        text = text[found.end() :]
+    return text
 
 
 @functools.lru_cache(maxsize=128)
@@ -186,6 +194,8 @@ class _Reader:
         if found is None:
             raise TtirError(f"not an operation: {line[:80]}")
         result, many, name, text = found.groups()
+        if name == "tt.elementwise_inline_asm":
+            raise TtirError("inline assembly is not allowed: write it with tl operations")
         if name in ("scf.for", "scf.while"):
             op = self.loop(name, text)
         else:

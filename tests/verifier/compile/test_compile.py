@@ -295,3 +295,13 @@ def test_a_fork_server_that_dies_is_told_to_who_waits(kernel, monkeypatch):
     monkeypatch.setattr(Session, "end", died)
     assert isinstance(asked(box, kernel).exception(30), InfrastructureError)
     box.close()
+
+
+def test_what_ptxas_refuses_is_told_in_its_words_alone():
+    """Triton's own text has the names of its files, and a command that runs ptxas again."""
+    source = HEAD.replace("tl.load(x_ptr + i,", "tl.load(x_ptr + i, cache_modifier='.cg', eviction_policy='evict_last',")
+    [kernel] = plan_of(source + module("return launch(x)").removeprefix(HEAD)).kernels
+    refused = compiled(kernel)
+    assert isinstance(refused, Rejection)
+    assert refused.status is Status.COMPILE_ERROR
+    assert refused.reason == "ptxas: Modifier '.evict_last' cannot be combined with modifier '.cg'."

@@ -357,6 +357,19 @@ def test_a_price_tells_whether_it_knows_how_long_loops_are(loop, guessed):
     assert price(plan_of(source), H200).unknown is guessed
 
 
+def test_hints_for_a_loop_may_stand_before_the_module():
+    loop = "for j in tl.range(0, n, B, disable_licm=True):\n        v += tl.load(x + j + i)"
+    kernel = f"@triton.jit\ndef k(x, y, n, B: tl.constexpr):\n    i = tl.arange(0, B)\n    v = i * 0.0\n    {loop}\n    tl.store(y + i, v)\n"
+    text = ir_of(kernel, "k[(1,)](x, y, 256, B=32)")
+    assert text.startswith("#loop")
+    assert (ttir.access(text).reads, ttir.access(text).writes) == ({0}, {1})
+    assert ttir.alignments(text) == [16, 16, 16]
+    assert ttir.alignments(ir_of(kernel, "k[(1,)](x, y, 250, B=32)")) == [16, 16, 1]
+    for forged in ("#loop_x = module {\n", "#other = #llvm.loop_licm<disable = true>\n", "#loop_x = #llvm.loop_licm<%0>\n"):
+        with pytest.raises(ttir.TtirError, match="no module"):
+            ttir.parse(forged + text)
+
+
 def test_prices_of_library_calls():
     def ref(*shape):
         d = dense(*shape)
