@@ -24,8 +24,8 @@ def widened_call(
 
     Tensors that it writes to stay, and so do those of views, which are other names of the same memory.
     """
-    if kwargs.get("dtype") in narrow:
-        kwargs = {**kwargs, "dtype": wide}
+    if isinstance(kwargs.get("dtype"), torch.dtype):
+        kwargs = {**kwargs, "dtype": _wide_dtype(kwargs["dtype"], narrow, wide)}
     if func.is_view:
         return list(args), kwargs
     written = written_arguments(func)
@@ -40,9 +40,16 @@ def written_arguments(func: Any) -> frozenset[int | str]:
     return frozenset(key for pair in found for key in pair)
 
 
+def _wide_dtype(dtype: torch.dtype, narrow: frozenset[torch.dtype], wide: torch.dtype) -> torch.dtype:
+    """`wide` for what is narrow, its complex numbers for complex ones of what is narrow."""
+    if dtype.is_complex:
+        return wide.to_complex() if dtype.to_real() in narrow else dtype
+    return wide if dtype in narrow else dtype
+
+
 def _widened(value: Any, narrow: frozenset[torch.dtype], wide: torch.dtype) -> Any:
     if isinstance(value, Tensor):
-        return value.to(wide) if value.dtype in narrow else value
+        return value.to(_wide_dtype(value.dtype, narrow, wide))
     return [_widened(item, narrow, wide) for item in value] if isinstance(value, (list, tuple)) else value
 
 

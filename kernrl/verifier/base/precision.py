@@ -37,6 +37,11 @@ def widened(x: torch.Tensor) -> torch.Tensor:
     return x.double() if is_float8(x.dtype) else x
 
 
+def as_pairs(x: torch.Tensor) -> torch.Tensor:
+    """A complex tensor as its real and imaginary parts [..., 2]; any other as it is."""
+    return torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
+
+
 @contextmanager
 def policy_flags(precision: str, *, autotune: bool = False) -> Iterator[None]:
     """torch's global precision switches for a policy, restored on leaving.

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kernrl.verifier.base.precision import as_pairs
 from kernrl.verifier.base.strides import unexpanded
 from kernrl.verifier.base.verdict import Rejection, Status
 from kernrl.verifier.interpret.checked_memory import STORAGE_BITS, CheckedMemory, Fault
@@ -122,7 +123,7 @@ def _side_by_side(plan: Plan, cases: Sequence[Case], deadline: float, timeout_s:
 
 def _agree(cases: Sequence[int], ours: Sequence[Sequence[Tensor]], theirs: Sequence[Sequence[Tensor]]) -> bool:
     """Whether outputs agree but for what another order of sums may change."""
-    for a, b in ((a, b) for i in cases for a, b in zip(ours[i], theirs[i], strict=True)):
+    for a, b in ((as_pairs(a), as_pairs(b)) for i in cases for a, b in zip(ours[i], theirs[i], strict=True)):
         if not a.dtype.is_floating_point:
             if not torch.equal(a, b):
                 return False

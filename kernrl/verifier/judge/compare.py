@@ -21,6 +21,7 @@ The rule, for every output of every draw, with e = output − truth in float64 a
   a result by a few u. A mean over 56 × 56 numbers summed by atomics was 4.3u off in RMS, eager 0.5u.
 - In bf16 and fp16, honest code computes in float32 and rounds once, so there the error relative to each output element is
   compared, too: a wrong branch on small outputs cannot hide behind the rounding of large ones.
+- Complex outputs are pairs of real numbers, and judged as these.
 - For integers and booleans, the share of elements that differ at all is compared with eager's share, too. Where eager's
   argmax meets many ties, its numeric error alone is as large as that of a constant.
 - NaNs and infinities must be exactly where truth or eager has them, on the task's own inputs. In other regimes, NaN in eager's
@@ -50,7 +51,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from kernrl.verifier.base.precision import COMPUTE_DTYPE, UNIT_ROUNDOFF, widened
+from kernrl.verifier.base.precision import COMPUTE_DTYPE, UNIT_ROUNDOFF, as_pairs, widened
 from kernrl.verifier.judge.error_norms import norms, parts
 
 RMS_FACTOR, MAX_FACTOR = 2.0, 4.0
@@ -332,6 +333,7 @@ def differ(a: Tensor, b: Tensor, precision: str, *, finite: bool = False) -> Ten
 
     `finite`: only elements count that are finite in both.
     """
+    a, b = as_pairs(a), as_pairs(b)
     if not a.is_floating_point():
         return (a != b).any()
     x, y = a.double(), b.double()

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from kernrl.tasks.task import InputSet, Reference, Task, load_reference
 from kernrl.verifier.base.nested import flatten, rebuild
-from kernrl.verifier.base.precision import COMPUTE_DTYPE, UNIT_ROUNDOFF, cast_dtype, cast_module, is_float8
+from kernrl.verifier.base.precision import COMPUTE_DTYPE, UNIT_ROUNDOFF, as_pairs, cast_dtype, cast_module, is_float8
 from kernrl.verifier.base.strides import unexpanded
 from kernrl.verifier.judge.draws import Draw
 from kernrl.verifier.judge.input_ranges import ValueRange, value_ranges
@@ -258,8 +258,8 @@ class TaskInputs:
         return torch.lerp(low, high, torch.rand(slot.view.shape, device=self.device))
 
     def call(self) -> list[Tensor]:
-        """Call the module; the tensors that it returns."""
-        outputs = [y for y in flatten(self.module(*self.arguments)) if isinstance(y, Tensor)]
+        """Call the module; the tensors that it returns, complex ones as pairs."""
+        outputs = [as_pairs(y) for y in flatten(self.module(*self.arguments)) if isinstance(y, Tensor)]
         self.settle()
         return outputs
 

@@ -19,6 +19,7 @@ from kernrl.tasks.task import FULL, Task
 from kernrl.verifier.base import cuda_driver
 from kernrl.verifier.base.clock import Clock, Spent
 from kernrl.verifier.base.gpu_memory_limit import keep_large_blocks_whole, limit_gpu_memory
+from kernrl.verifier.base.precision import as_pairs
 from kernrl.verifier.base.shared_memory import SharedMemory, StoredTensor
 from kernrl.verifier.base.verdict import ErrorRecord
 from kernrl.verifier.judge.compare import ErrorLevel, Tolerance, error_figures, excess, first_wrong
@@ -102,7 +103,7 @@ class Judge:
         pending: list[_Pending] = []
         for position, shown in zip(asked, outputs, strict=True):
             draw = draws[position]
-            kept = self._answers(task, precision, draws, draw)
+            kept, shown = self._answers(task, precision, draws, draw), [as_pairs(y) for y in shown]
             row = kept.draws.index(draw)
             record: ErrorRecord = {"input_set": draw.input_set, "regime": draw.regime, "excess": float("inf")}
             records.append(record)

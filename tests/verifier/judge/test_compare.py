@@ -9,7 +9,16 @@ import torch
 from torch import Tensor
 
 from kernrl.verifier.judge import error_norms
-from kernrl.verifier.judge.compare import ErrorLevel, Inputs, error_figures, error_level, excess, first_wrong, tolerances_for
+from kernrl.verifier.judge.compare import (
+    ErrorLevel,
+    Inputs,
+    differ,
+    error_figures,
+    error_level,
+    excess,
+    first_wrong,
+    tolerances_for,
+)
 from kernrl.verifier.judge.live_bytes import LiveBytes
 
 
@@ -262,3 +271,13 @@ def test_what_comparing_takes_does_not_grow_with_the_output(contiguous: bool, mo
             first_wrong(output, truth, level)
         peaks.append(live.peak)
     assert max(peaks) <= 4 * 8 * (1 << 12)
+
+
+def test_complex_outputs_differ_by_more_than_rounding_in_either_part() -> None:
+    y = torch.complex(torch.randn(64), torch.randn(64))
+    assert not differ(y, y * (1 + 1e-7), "fp32")
+    for wrong in (y + torch.where(torch.arange(64) == 5, 1e-3, 0.0), y + torch.where(torch.arange(64) == 5, 1e-3j, 0j)):
+        assert differ(y, wrong, "fp32")
+    beyond = torch.complex(y.real, torch.full((64,), float("inf")))
+    assert differ(y, beyond, "fp32")
+    assert not differ(y, beyond, "fp32", finite=True)

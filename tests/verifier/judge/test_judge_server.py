@@ -64,6 +64,25 @@ def test_a_tasks_sets_do_not_displace_one_another() -> None:
     assert judge.made == 4, "other draws of the same set are as large, and take its place"
 
 
+def test_both_parts_of_a_complex_output_are_compared() -> None:
+    source = SOURCE.replace("torch.tanh(x) * 2", "torch.view_as_complex(torch.tanh(x).view(64, 16, 2))")
+    complex_task = Task("complex", source)
+    judge, draws = Judge("cpu"), schedule([InputSet(FULL)], 7, big=True)
+    inputs = TaskInputs(complex_task, InputSet(FULL), "fp32", "cpu")
+    inputs.draw(draws[0])
+    answer = torch.view_as_complex(torch.tanh(inputs.inputs[0]).view(64, 16, 2))
+    shown = {
+        "right": answer,
+        "conjugated": answer.conj().resolve_conj(),
+        "real part alone": torch.complex(answer.real, torch.zeros(64, 16)),
+        "imaginary part alone": torch.complex(torch.zeros(64, 16), answer.imag),
+        "one element": answer + torch.where(torch.arange(16) == 3, 1e-3j, 0j),
+    }
+    for name, made in shown.items():
+        [record] = judge.compare(complex_task, "fp32", draws, [0], [[made]])
+        assert (record["excess"] <= 1) == (name == "right"), name
+
+
 def right(draw: Draw) -> list[torch.Tensor]:
     inputs = TaskInputs(task("large"), InputSet(FULL), "fp32", "cpu")
     inputs.draw(draw)

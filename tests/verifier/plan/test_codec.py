@@ -3,6 +3,7 @@
 
 import json
 import random
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -145,3 +146,15 @@ def test_a_plan_with_one_part_replaced_is_refused_or_still_a_plan(value, seed):
         for ref in (r for a in args for r in walk_refs(a)):
             assert 0 <= ref.storage < len(plan.storages)
             assert ref.numel == 0 or ref.nbytes <= plan.storages[ref.storage].nbytes
+
+
+@pytest.mark.parametrize(("dtype", "nbytes"), [("complex32", 4), ("complex64", 8), ("complex128", 16)])
+def test_complex_numbers_take_the_room_of_two_real_ones(dtype, nbytes):
+    waves = TensorRef(2, dtype, (2, 3), (3, 1))
+    call = AtenNode("aten.mul.Tensor", (waves, waves), {}, (waves,))
+    fits = replace(PLAN, storages=(*PLAN.storages[:2], Storage("temp", 6 * nbytes)), nodes=(call,), outputs=(waves,))
+    assert decode(encode(fits)) == fits
+    assert waves.nbytes == 6 * nbytes
+    short = replace(fits, storages=(*PLAN.storages[:2], Storage("temp", 6 * nbytes - 1)))
+    with pytest.raises(PlanError, match="beyond the end"):
+        decode(encode(short))

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernrl.verifier.base.compat import called_directly, normalisations
 from kernrl.verifier.base.float64_mode import widened_call
-from kernrl.verifier.base.precision import is_float8
+from kernrl.verifier.base.precision import as_pairs, is_float8
 from kernrl.verifier.judge.truth.discontinuities import SEARCHING, Jumps, may_jump
 from kernrl.verifier.judge.truth.float64_convolutions import convolution, transposed_convolution
 
@@ -57,6 +57,8 @@ _IN_STEPS = frozenset((
     *("log_sigmoid", "celu", "selu", "softsign", "tanhshrink", "sinh", "cosh"),
 ))  # fmt: skip
 """Kernels write them as several operations, each with a rounding."""
+_TRANSFORMS = frozenset(("_fft_r2c", "_fft_c2c", "_fft_c2r"))
+"""Kernels write them as products with a table of roots of unity."""
 _AVERAGES = ("avg_pool", "_adaptive_avg_pool")
 _SUMS = frozenset(("sum", "mean", "var", "var_mean", "std", "linalg_vector_norm", "logsumexp"))
 
@@ -93,7 +95,8 @@ def _kind(func: Any) -> _Kind:
 def rounds(func: Any) -> bool:
     """Whether an operator computes new numbers, and does not only move or choose among what it is given."""
     kind = _kind(func)
-    return bool(kind.roundings or kind.operands or kind.parts) or kind.name in _SUMS or kind.name.startswith(_AVERAGES)
+    computes = kind.roundings or kind.operands or kind.parts
+    return bool(computes) or kind.name in _SUMS | _TRANSFORMS or kind.name.startswith(_AVERAGES)
 
 
 @called_directly
@@ -136,6 +139,9 @@ class Exact(TorchDispatchMode):
             terms = right[0].numel() if name == "convolution" else left.shape[-1]
             moved = perturbed(left, share * SERIAL_SHARE * math.sqrt(terms))
             return self._run(func, [moved if a is left else a for a in args], kwargs)
+        if name in _TRANSFORMS:
+            terms = math.prod(args[0].shape[axis] for axis in args[1])
+            return self._run(func, (perturbed(args[0], share * SERIAL_SHARE * math.sqrt(terms)), *args[1:]), kwargs)
         result = self._run(func, args, kwargs)
         if name in _SUMS:
             first = result[0] if isinstance(result, tuple) else result
@@ -150,7 +156,7 @@ class Exact(TorchDispatchMode):
             return result
         else:
             share *= kind.roundings
-        for y in result if isinstance(result, tuple) else (result,):
+        for y in map(as_pairs, result if isinstance(result, tuple) else (result,)):
             if y.is_floating_point() and not is_float8(y.dtype):
                 y.addcmul_(_within_range(y), _noise(y), value=share)
         return result
@@ -163,7 +169,9 @@ class Exact(TorchDispatchMode):
             return self._jumps.search(func, args, kwargs)
         if self._tf32:
             for i in kind.operands:
-                args[i] = cut_to_tf32(_dithered(args[i]) if self._dithered else args[i])
+                x = as_pairs(args[i])
+                cut = cut_to_tf32(_dithered(x) if self._dithered else x)
+                args[i] = torch.view_as_complex(cut) if args[i].is_complex() else cut
         if kind.name != "convolution" or args[0].dtype != torch.float64 or args[0].dim() != args[1].dim():
             return func(*args, **kwargs)
         x, w, bias, stride, padding, dilation, transposed, output_padding, groups = args
@@ -192,7 +200,9 @@ def _within_range(x: Tensor) -> Tensor:
 
 
 def perturbed(x: Tensor, share: float) -> Tensor:
-    """A floating tensor with a random relative error of RMS `share` on each element; float8 and other tensors as they are."""
+    """A tensor with a random relative error of RMS `share` on each number, float8 and integers as they are."""
+    if x.is_complex():
+        return torch.view_as_complex(perturbed(as_pairs(x), share))
     if not x.is_floating_point() or is_float8(x.dtype):
         return x
     return x.addcmul(_within_range(x), _noise(x).to(x.dtype), value=share)

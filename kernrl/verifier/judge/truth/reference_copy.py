@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernrl.verifier.base.nested import flatten, rebuild
-from kernrl.verifier.base.precision import cast_module, widened
+from kernrl.verifier.base.precision import as_pairs, cast_module, widened
 from kernrl.verifier.judge.inputs import HeldState, TaskInputs, bind
 from kernrl.verifier.judge.truth.slices import Slices, StateWatch
 
@@ -34,7 +34,7 @@ class ReferenceCopy:
 
     def run(self, change: Callable[[Tensor], Tensor] | None, mode: TorchDispatchMode, *, wide: bool = True) -> list[Tensor]:
         """Outputs on the inputs' current numbers, after `change`, if any, has been applied to each tensor; float64 if
-        `wide`."""
+        `wide`, and complex ones as pairs."""
         self._take_state(change)
         outputs = self._call([self._leaf(x, change) for x in flatten(self._inputs.arguments)], mode, wide=wide)
         return outputs + [self._state[name].clone() for name in self._inputs.statistics]
@@ -69,7 +69,8 @@ class ReferenceCopy:
         with torch.no_grad(), default_dtype(self._dtype, self._inputs.device), mode:
             found = flatten(self._module(*rebuild(self._inputs.arguments, leaves)))
         self._held.settle()
-        return [widened(y) if wide else y for y in found if isinstance(y, Tensor)]
+        made = [as_pairs(y) for y in found if isinstance(y, Tensor)]
+        return [widened(y) if wide else y for y in made]
 
     def _leaf(self, x: Any, change: Callable[[Tensor], Tensor] | None) -> Any:
         if not isinstance(x, Tensor):

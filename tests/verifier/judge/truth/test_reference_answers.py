@@ -442,3 +442,99 @@ def test_where_nan_is_put_in_order_any_answer_is_right(result: str, free: str) -
             y = truth.float()
             y[tuple(place)] = wrong
             assert exceeds(y, answer)
+
+
+WAVES = """
+import torch
+import torch.nn as nn
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("turn", torch.polar(torch.ones(8), torch.arange(8.0)))
+
+    def forward(self, x, z):
+        named = torch.exp((x.to(torch.complex64) * 0.3 + z) * self.turn)
+        return named * (0.5 - 2j), torch.fft.fft(named).abs()
+
+def get_inputs():
+    return [torch.randn(16, 8), torch.randn(16, 8, dtype=torch.complex64)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_the_truth_of_complex_numbers_is_as_wide_as_that_of_real_ones() -> None:
+    """Also where complex64 is named, and for complex inputs and buffers."""
+    inputs = TaskInputs(Task("waves", WAVES), InputSet("full"), "fp32", "cpu")
+    inputs.draw(Draw("full", "nominal", 1))
+    x, z, turn = inputs.inputs[0].double(), inputs.inputs[1].to(torch.complex128), inputs.state["turn"].to(torch.complex128)
+    named = torch.exp((x * 0.3 + z) * turn)
+    answer = ReferenceAnswers(inputs).answer()
+    right = torch.view_as_real(named * (0.5 - 2j)), torch.fft.fft(named).abs()
+    for truth, expected in zip(answer.truth, right, strict=True):
+        assert truth.dtype == torch.float64
+        assert truth.shape == expected.shape
+        assert float((truth - expected).abs().max() / expected.abs().max()) < 1e-14
+    assert answer.dtypes == [torch.float32, torch.float32], "a complex output is judged as pairs"
+    assert all(0 < level.rms < 1e-6 * level.scale for level in answer.levels)
+
+
+def of_table(x: torch.Tensor, bins: int, dtype: torch.dtype) -> torch.Tensor:
+    """The first frequencies of rows as a product with a table of roots of unity, in pairs, summed one by one."""
+    places = torch.arange(x.shape[-1], dtype=torch.float64)
+    angle = -2 * torch.pi * torch.outer(places, torch.arange(bins)) / x.shape[-1]
+    table, made = torch.stack([angle.cos(), angle.sin()], -1).to(dtype), torch.zeros(len(x), bins, 2, dtype=dtype)
+    for row, roots in zip(x.to(dtype).unbind(-1), table, strict=True):
+        made += row[:, None, None] * roots
+    return made.float()
+
+
+def back_by_table(z: torch.Tensor, places: int, dtype: torch.dtype) -> torch.Tensor:
+    """The first places of complex rows' inverse transform, in pairs, summed one by one."""
+    count = z.shape[-1]
+    angle = 2 * torch.pi * torch.outer(torch.arange(count, dtype=torch.float64), torch.arange(places)) / count
+    roots, made = torch.stack([angle.cos(), angle.sin()], -1).to(dtype), torch.zeros(len(z), places, 2, dtype=dtype)
+    for k in range(count):
+        re, im = torch.view_as_real(z[:, k]).to(dtype).unbind(-1)
+        cos, sin = roots[k].unbind(-1)
+        made += torch.stack([re[:, None] * cos - im[:, None] * sin, re[:, None] * sin + im[:, None] * cos], -1)
+    return (made / count).float()
+
+
+TABLES = {
+    "of real numbers": ("torch.fft.rfft(x)[:, :5]", "torch.randn(8, 4096)", lambda x, dtype: of_table(x, 5, dtype)),
+    "of complex numbers": (
+        "torch.fft.ifft(x)[:, :5]", "torch.randn(8, 4096, dtype=torch.complex64)",
+        lambda x, dtype: back_by_table(x, 5, dtype),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_transform_may_be_a_product_with_a_table_but_not_of_half_numbers(name: str) -> None:
+    expression, made_by, by_table = TABLES[name]
+    inputs = TaskInputs(Task("dft", of_one_line(expression, made_by)), InputSet("full"), "fp32", "cpu")
+    answers = ReferenceAnswers(inputs)
+    for seed in range(2):
+        inputs.draw(Draw("full", "nominal", seed))
+        answer = answers.answer()
+        [[tolerance]] = tolerances_for([answer.levels], 0)
+        beyond = [
+            excess(error_figures(by_table(inputs.inputs[0], dtype), answer.truth[0], answer.levels[0]).tolist(), tolerance)
+            for dtype in (torch.float32, torch.bfloat16)
+        ]
+        assert beyond[0] <= 1
+        assert beyond[1] > 10
+
+
+def test_operands_of_complex_products_are_cut_to_tf32_part_by_part() -> None:
+    source = of_one_line("torch.view_as_complex(x) @ torch.view_as_complex(x).T", "torch.randn(16, 64, 2)")
+    errors = {}
+    for precision in ("fp32", "tf32"):
+        inputs = TaskInputs(Task("products", source), InputSet("full"), precision, "cpu")
+        inputs.draw(Draw("full", "nominal", 1))
+        [level] = ReferenceAnswers(inputs).answer().levels
+        errors[precision] = level.rms / level.scale
+    assert errors["fp32"] < 1e-5 < 1e-4 < errors["tf32"]
