@@ -2,8 +2,8 @@
 
 `rehearse` runs what the judge and the replay process do with one input set (drawing, the reference in its own precision and in
 float64, comparing) on tensors of the meta device, which have shapes and no contents, and counts what is alive. Numbers that
-the code reads on the way are made up. Of what libraries take for themselves, the copies that a convolution makes are counted;
-workspaces that do not grow with the task are not seen.
+the code reads on the way are made up. Of what libraries take for themselves, the copies that a convolution makes are counted,
+and the workspace of a Fourier transform; workspaces that do not grow with the task are not seen.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from kernrl.verifier.judge.regimes import NOMINAL
 from kernrl.verifier.judge.truth.find_slices import find_slices
 from kernrl.verifier.judge.truth.reference_answers import ReferenceAnswers
 from kernrl.verifier.judge.truth.slices import Slices
+from kernrl.verifier.plan.aten import FOURIER
 
 REHEARSED = (NOMINAL, "mixed")
 """Regimes whose draws are rehearsed: the task's own, and the one that takes most memory."""
@@ -75,8 +76,9 @@ class SetMemory:
 
 @called_directly
 class _Rehearsal(LiveBytes):
-    """Counts a convolution's copies, too. Tensor cores read channels last, so cuDNN keeps both tensors again meanwhile; and the
-    input once more, where it tries algorithms: on an H200, a convolution of 1.5 GiB to 2 GiB took 5 GiB beside them."""
+    """Counts a convolution's copies, too, and what a Fourier transform works in. Tensor cores read channels last, so cuDNN
+    keeps both tensors again meanwhile; and the input once more, where it tries algorithms: on an H200, a convolution of
+    1.5 GiB to 2 GiB took 5 GiB beside them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,6 +90,10 @@ class _Rehearsal(LiveBytes):
         if func.overloadpacket is torch.ops.aten.convolution and _on_tensor_cores(args[0], groups=args[8]):
             extra = 2 * args[0].nbytes + args[1].nbytes + result.nbytes
             self.workspace, self.peak = max(self.workspace, extra), max(self.peak, self.now + extra)
+        if func.overloadpacket.__name__ in FOURIER:
+            # its library works in as much memory as the larger of both takes, and overwrites a copy where real numbers come out
+            copied = args[0].nbytes if not result.is_complex() else 0
+            self.peak = max(self.peak, self.now + max(args[0].nbytes, result.nbytes) + copied)
         return result
 
 

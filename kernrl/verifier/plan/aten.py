@@ -14,12 +14,18 @@ def _names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-LIBRARY = _names("mm addmm bmm baddbmm addbmm mv addmv dot vdot convolution _convolution linear matmul _int_mm _trilinear")
-"""Matrix products and convolutions, which a task may leave to the library."""
+FOURIER = _names("_fft_r2c _fft_c2c _fft_c2r")
+"""Fourier transforms of real numbers, of complex ones, and back to real ones; all of torch.fft is made of these."""
+
+LIBRARY = FOURIER | _names(
+    "mm addmm bmm baddbmm addbmm mv addmv dot vdot convolution _convolution linear matmul _int_mm _trilinear"
+)
+"""Matrix products, convolutions and Fourier transforms, which a task may leave to the library."""
 
 FILL = _names(
     "zeros ones full zeros_like ones_like full_like new_zeros new_ones new_full zero fill arange linspace eye scalar_tensor"
-    " tril_indices triu_indices"
+    " tril_indices triu_indices logspace hann_window hamming_window blackman_window bartlett_window kaiser_window fft_fftfreq"
+    " fft_rfftfreq"
 )
 """Making and filling memory. Uninitialised memory is a storage of the plan, not an operation: replay poisons it."""
 
@@ -28,7 +34,8 @@ MOVE = _names(
     " replication_pad2d repeat repeat_interleave roll flip tril triu index gather index_select embedding masked_fill where"
     " im2col pixel_shuffle pixel_unshuffle channel_shuffle slice_scatter select_scatter unfold_copy diag_embed expand_copy"
     " view_copy permute_copy index_put scatter scatter_add index_add sort topk col2im index_copy index_fill masked_scatter"
-    " diagonal_copy rot90 block_diag scatter_reduce"
+    " diagonal_copy rot90 block_diag scatter_reduce take put index_reduce diagonal_scatter as_strided_scatter max_unpool2d"
+    " max_unpool3d reflection_pad3d replication_pad3d"
 )
 """Copies and rearrangements."""
 
@@ -42,7 +49,12 @@ POINT = _names(
     " heaviside hypot isfinite isinf isnan le leaky_relu lerp lgamma log log10 log1p log2 log_sigmoid_forward logaddexp"
     " logaddexp2 logical_and logical_not logical_or logical_xor logit lt maximum minimum mish mul nan_to_num ne neg polar pow"
     " prelu _prelu_kernel reciprocal relu relu6 remainder round rsqrt rsub sgn sigmoid sign signbit silu sin sinc sinh softplus"
-    " softshrink sqrt square sub tan tanh threshold trunc xlogy"
+    " softshrink sqrt square sub tan tanh threshold trunc xlogy angle conj_physical _conj_physical deg2rad rad2deg frexp gcd"
+    " lcm i0 igamma igammac ldexp mvlgamma nextafter polygamma __lshift__ __rshift__ special_airy_ai special_bessel_j0"
+    " special_bessel_j1 special_bessel_y0 special_bessel_y1 special_entr special_erfcx special_i0e special_i1 special_i1e"
+    " special_log_ndtr special_modified_bessel_i0 special_modified_bessel_i1 special_modified_bessel_k0"
+    " special_modified_bessel_k1 special_ndtri special_scaled_modified_bessel_k0 special_scaled_modified_bessel_k1"
+    " special_spherical_bessel_j0 special_xlog1py special_zeta"
 )
 """Element by element."""
 
@@ -58,6 +70,8 @@ REDUCE = _names(
     " affine_grid_generator _weight_norm_interface"
     " upsample_bilinear2d upsample_trilinear3d upsample_bicubic2d upsample_linear1d grid_sampler_2d"
     " _scaled_dot_product_efficient_attention _scaled_dot_product_flash_attention"
+    " _embedding_bag _embedding_bag_forward_only _pdist_forward dist nanmedian renorm grid_sampler_3d multi_margin_loss"
+    " multilabel_margin_loss_forward _upsample_bilinear2d_aa _upsample_bicubic2d_aa"
 )
 """Reductions, normalisations and pools."""
 
@@ -66,11 +80,31 @@ UNFUSED = MOVE | POINT | REDUCE
 
 ALLOWED = LIBRARY | FILL | UNFUSED
 
+FACTORISE = _names(
+    "cholesky linalg_cholesky linalg_cholesky_ex cholesky_inverse cholesky_solve inverse linalg_inv linalg_inv_ex linalg_pinv"
+    " linalg_solve _linalg_solve_ex linalg_solve_ex linalg_solve_triangular triangular_solve linalg_lstsq linalg_lu lu_unpack"
+    " linalg_lu_factor linalg_lu_factor_ex linalg_lu_solve _lu_with_info lu_solve linalg_ldl_factor linalg_ldl_factor_ex"
+    " linalg_ldl_solve linalg_qr geqrf orgqr ormqr linalg_householder_product _linalg_svd linalg_svd linalg_svdvals svd"
+    " _linalg_eigh linalg_eigh linalg_eigvalsh linalg_eig linalg_eigvals _linalg_eigvals _linalg_det linalg_det"
+    " _linalg_slogdet linalg_slogdet"
+)
+"""Factorisations and what is computed by them: their libraries may wait for the host, and then no CUDA graph can hold them."""
+
+WAIT = _names(
+    "_local_scalar_dense item equal is_nonzero nonzero nonzero_static argwhere unique_dim _unique _unique2 unique_consecutive"
+    " unique_dim_consecutive masked_select bincount histogram _histogramdd_bin_edges mode isin segment_reduce linalg_matrix_exp"
+    " matrix_exp _ctc_loss _cudnn_ctc_loss embedding_renorm _to_sparse to_sparse"
+)
+"""On a GPU, these bring numbers to the host and wait for them, or make tensors whose shapes depend on numbers."""
+
 
 SELECTS = _names("where masked_fill tril triu")
 """What these choose elements from need not be read where they choose another."""
 
-GATHERS = _names("embedding index index_select gather nll_loss_forward nll_loss2d_forward")
+BAGS = _names("_embedding_bag _embedding_bag_forward_only")
+"""Sums, means or maxima of a table's rows. What they return besides has another shape on each device, so plans leave it out."""
+
+GATHERS = BAGS | _names("embedding index index_select gather take nll_loss_forward nll_loss2d_forward")
 """Operations that read of their first operand only what their indices ask for: perhaps little of it, perhaps all."""
 
 SHAPE_ALONE = frozenset(["zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full"])

@@ -236,11 +236,22 @@ def _check_setup(node: Node, plan: Plan) -> None:
 def _check_op(node: AtenNode) -> None:
     name = aten.base_name(node.op)
     if node.op != CONSTANT_OP and (name not in aten.ALLOWED or aten.mutated(node.op) is None):
-        random = any(word in name for word in ("rand", "normal", "uniform", "bernoulli", "dropout"))
-        why = "draws random numbers" if random else "is not on the list of operations a plan may hold"
-        _object(Status.POLICY, f"{node.op} {why}: write it in a Triton kernel.")
+        _object(Status.POLICY, f"{node.op} {_why_not(name)}: write it in a Triton kernel.")
     if (problem := misfit(node)) is not None:
         _object(Status.POLICY, f"{node.op} is called with operands that do not fit: {problem}.")
+
+
+_RANDOM = ("rand", "normal", "uniform", "bernoulli", "dropout", "multinomial", "poisson", "exponential")
+
+
+def _why_not(name: str) -> str:
+    if any(word in name for word in _RANDOM):
+        return "draws random numbers"
+    if name in aten.FACTORISE:
+        return "factorises a matrix, which may wait for the host, and a CUDA graph cannot"
+    if name in aten.WAIT:
+        return "reads numbers on the host, and a CUDA graph cannot"
+    return "is not on the list of operations a plan may hold"
 
 
 def _check_aten(node: AtenNode, plan: Plan, policy: Policy) -> None:

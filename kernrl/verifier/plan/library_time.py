@@ -10,7 +10,9 @@ give a row or a channel to one block, which loads a little and waits. Shares of 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from kernrl.verifier.base.devices import Device
 from kernrl.verifier.plan import aten
@@ -50,6 +52,9 @@ UNTURNED = 2.3
 DEPTHWISE_SLOTS = 80
 """Lanes of a multiprocessor that are busy for one multiply-add of a convolution of one channel a group."""
 
+FOURIER_LENGTH = 4096
+"""The longest axis that a block transforms by itself, in shared memory: an assumption."""
+
 BLOCK_BYTES = 2048
 """What a block of a norm asks memory for before it waits."""
 WARPS = 64
@@ -79,6 +84,8 @@ def _product_cost(node: AtenNode, device: Device, unit: str) -> LibraryCost:
     refs = [r for a in node.args for r in walk_refs(a)]
     out = next((r for r in node.outputs if r is not None), None)
     name = aten.base_name(node.op)
+    if out is not None and refs and name in aten.FOURIER:
+        return _fourier(node, refs[0], out, device)
     if out is None or len(refs) < 2:
         return LibraryCost(0.0)
     if "conv" in name:
@@ -92,9 +99,40 @@ def _product_cost(node: AtenNode, device: Device, unit: str) -> LibraryCost:
     rows, depth, columns = left.shape[-2], left.shape[-1], right.shape[-1]
     aligned = all(n * ITEM_BYTES[left.dtype] % 16 == 0 for n in (depth, columns))
     batch = math.prod(left.shape[:-2])
+    each = multiply_add_flops(out)
     if not aligned:  # no tensor core reads rows that do not begin at 16 bytes
-        return LibraryCost(2 * batch * rows * columns * depth / (UNALIGNED_SHARE * peak(device, "fp32")))
-    return LibraryCost(product_us(batch, rows, columns, depth, device, unit))
+        return LibraryCost(each * batch * rows * columns * depth / (UNALIGNED_SHARE * peak(device, "fp32")))
+    return LibraryCost(each / 2 * product_us(batch, rows, columns, depth, device, unit))
+
+
+def multiply_add_flops(out: TensorRef) -> int:
+    """Operations of one multiply and add, of what has this result."""
+    return 8 if out.dtype.startswith("complex") else 2
+
+
+def fourier_flops(x: TensorRef, out: TensorRef, args: Sequence[Any]) -> float:
+    """Operations of a Fourier transform: 5·n·log₂ n for n complex numbers, half for real ones.
+
+    Args:
+        args: Of the call; the second are the axes.
+    """
+    most = max((x, out), key=lambda ref: ref.numel)
+    points = math.prod(most.shape[axis] for axis in whole_numbers(args[1]))
+    each = 5.0 if x.dtype == out.dtype else 2.5
+    return each * most.numel * math.log2(max(points, 2))
+
+
+def _fourier(node: AtenNode, x: TensorRef, out: TensorRef, device: Device) -> LibraryCost:
+    """An axis is a pass over the numbers, a long one two. What begins with complex numbers and ends with real ones is copied
+    first, since the transform overwrites it, and what is normalised is multiplied afterwards."""
+    most = max(x.numel * ITEM_BYTES[x.dtype], out.numel * ITEM_BYTES[out.dtype])
+    axes = whole_numbers(node.args[1])
+    longest = max(x, out, key=lambda ref: ref.numel).shape
+    passes = sum(1 + (longest[axis] > FOURIER_LENGTH) for axis in axes)
+    copied = 2.0 * x.nbytes if aten.base_name(node.op) == "_fft_c2r" else 0.0
+    scaled = 2.0 * out.nbytes if node.args[2] else 0.0
+    us = fourier_flops(x, out, node.args) / peak(device, "fp32")
+    return LibraryCost(us, 2.0 * most * (passes - 1) + copied + scaled, passes + bool(copied) + bool(scaled))
 
 
 def product_us(batch: int, rows: int, columns: int, depth: int, device: Device, unit: str) -> float:

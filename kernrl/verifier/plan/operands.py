@@ -3,7 +3,7 @@
 PyTorch's Python functions check shapes, and then call operators that no longer do: given a weight that is too short, or a
 scale that is no number, these read or write beyond their operands. A plan names such operators directly, so their contracts
 are checked here, before anything runs. Operators that index (`gather`, `scatter`, `index`, `embedding` …) check their
-indices themselves.
+indices themselves; an embedding bag checks its indices, and the order of its offsets.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ from typing import Any
 
 from kernrl.verifier.plan import aten
 from kernrl.verifier.plan.plan import AtenNode, TensorRef
+
+MAX_MVLGAMMA = 16
+"""Dimensions of a multivariate gamma function; each takes its operand's memory once."""
 
 Args = Mapping[str, Any]
 Problems = Iterator[str]
@@ -104,6 +107,57 @@ def _grid_sampler(args: Args) -> Problems:
             yield f"{name} is {args.get(name)}"
 
 
+def _fourier(args: Args) -> Problems:
+    x, axes, scaled = args.get("self"), args.get("dim"), args.get("normalization")
+    if not isinstance(x, TensorRef) or not isinstance(axes, list | tuple):
+        yield "self or dim is missing"
+        return
+    if not axes or len(set(axes)) < len(axes) or not all(type(axis) is int and 0 <= axis < len(x.shape) for axis in axes):
+        yield f"dim {list(axes)} are not axes of the shape {list(x.shape)}"
+        return
+    if scaled not in (0, 1, 2):
+        yield f"normalization is {scaled}"
+    if x.dtype.startswith("complex") == ("onesided" in args):
+        yield f"self is {x.dtype}"
+    length = args.get("last_dim_size")
+    if "last_dim_size" in args and (type(length) is not int or length < 1 or x.shape[axes[-1]] != length // 2 + 1):
+        yield f"{length} numbers do not come of {x.shape[axes[-1]]} frequencies"
+
+
+def _embedding_bag(args: Args) -> Problems:
+    table, rows, starts = (args.get(name) for name in ("weight", "indices", "offsets"))
+    if not isinstance(table, TensorRef) or not isinstance(rows, TensorRef) or not isinstance(starts, TensorRef):
+        yield "weight, indices or offsets is missing"
+        return
+    bags = starts.numel - (args.get("include_last_offset", False) is not False)
+    if (len(table.shape), len(rows.shape), len(starts.shape)) != (2, 1, 1) or bags < 1:
+        yield f"the shapes are {list(table.shape)}, {list(rows.shape)} and {list(starts.shape)}"
+    if (mode := args.get("mode", 0)) not in (0, 1, 2):
+        yield f"mode is {mode}"
+    weights = args.get("per_sample_weights")
+    fits = isinstance(weights, TensorRef) and (weights.shape, weights.dtype, mode) == (rows.shape, table.dtype, 0)
+    if weights is not None and not fits:
+        yield "per_sample_weights are not one number of the table's dtype for each index of a sum"
+
+
+def _histc(args: Args) -> Problems:
+    low, high = args.get("min", 0), args.get("max", 0)
+    if not isinstance(low, int | float) or not isinstance(high, int | float) or not low < high:
+        yield "without min and max, or with equal ones, it reads the range of its operand on the host"
+
+
+def _pdist(args: Args) -> Problems:
+    x = args.get("self")
+    if not isinstance(x, TensorRef) or len(x.shape) != 2:
+        yield "self is no matrix"
+
+
+def _mvlgamma(args: Args) -> Problems:
+    p = args.get("p")
+    if type(p) is not int or not 1 <= p <= MAX_MVLGAMMA:
+        yield f"p is {p}, and the call takes as many times its operand's memory"
+
+
 def _repeat(args: Args) -> Problems:
     if args.get("output_size") is not None:
         yield "output_size is given, which nothing checks"
@@ -127,6 +181,12 @@ _CONTRACTS: dict[str, Callable[[Args], Problems]] = {
     "_weight_norm_interface": _weight_norm,
     "upsample": _upsample,
     "grid_sampler_2d": _grid_sampler,
+    "grid_sampler_3d": _grid_sampler,
+    **dict.fromkeys(aten.FOURIER, _fourier),
+    **dict.fromkeys(aten.BAGS, _embedding_bag),
+    "histc": _histc,
+    "_pdist_forward": _pdist,
+    "mvlgamma": _mvlgamma,
     "repeat_interleave": _repeat,
     "_cdist_forward": _cdist,
 }

@@ -16,7 +16,15 @@ from kernrl.verifier.plan import aten, ttir
 from kernrl.verifier.plan.cache_contents import CacheContents
 from kernrl.verifier.plan.kernel_flops import KernelFlops, kernel_flops
 from kernrl.verifier.plan.launch_time import CACHE_BYTES_PER_US, START_US, LaunchProfile, Profiles, launch_us
-from kernrl.verifier.plan.library_time import BANDWIDTH_SHARE, LATENCY_US, LAUNCH_US, cost_of, peak
+from kernrl.verifier.plan.library_time import (
+    BANDWIDTH_SHARE,
+    LATENCY_US,
+    LAUNCH_US,
+    cost_of,
+    fourier_flops,
+    multiply_add_flops,
+    peak,
+)
 from kernrl.verifier.plan.plan import CONSTANT_OP, Arg, AtenNode, LaunchNode, Node, Plan, TensorRef, Variant, walk_refs
 
 GRAPH_US = 3.0
@@ -106,9 +114,10 @@ def least_modelled_us(plan: Plan, device: Device, precision: str) -> float:
 
     A candidate's price depends on its own plan: on views of its buffers, and on loops whose trip counts may be unknown. So a
     candidate counts as moving at least the reference's data, and as doing at least half of its products (a causal mask can
-    save that much), in one launch.
+    save that much), in one launch. Of a Fourier transform, few frequencies may be wanted.
     """
-    products = sum(flops_of(n.op, n.args, n.outputs) for n in plan.nodes if isinstance(n, AtenNode))
+    calls = [n for n in plan.nodes if isinstance(n, AtenNode) and aten.base_name(n.op) not in aten.FOURIER]
+    products = sum(flops_of(n.op, n.args, n.outputs) for n in calls)
     half = any(o.dtype in ("float16", "bfloat16") for o in plan.outputs)
     unit = "half" if half else "tf32" if precision == "tf32" else "fp32"
     moving = physical_floor_us(plan, device) / BANDWIDTH_SHARE + LAUNCH_US
@@ -116,19 +125,22 @@ def least_modelled_us(plan: Plan, device: Device, precision: str) -> float:
 
 
 def flops_of(op: str, args: tuple[Arg, ...], outputs: tuple[TensorRef | None, ...]) -> float:
-    """Floating-point operations of a library call (2 for each multiply-add); 0 for any other op."""
+    """Floating-point operations of a library call (2 for each multiply-add, of complex numbers 8); 0 for any other op."""
     name, out = aten.base_name(op), outputs[0] if outputs else None
     refs = [r for a in args for r in walk_refs(a)]
+    if out is not None and refs and name in aten.FOURIER:
+        return fourier_flops(refs[0], out, args)
     if out is None or name not in aten.LIBRARY or len(refs) < 2:
         return 0.0
+    each = multiply_add_flops(out)
     if "conv" in name:
         # each output element of a convolution, or each input element of a transposed one, meets one window of the kernel
         x, w = refs[0], refs[1]
         transposed = len(args) > 6 and args[6] is True
         places = x.numel if transposed else out.numel
-        return 2.0 * places * math.prod(w.shape[1:])
+        return each * places * math.prod(w.shape[1:])
     left = refs[1] if name.startswith(("add", "badd")) else refs[0]
-    return 2.0 * out.numel * (left.shape[-1] if left.shape else 1)
+    return each * out.numel * (left.shape[-1] if left.shape else 1)
 
 
 def _operands(node: AtenNode | LaunchNode) -> Iterable[TensorRef]:
@@ -155,6 +167,12 @@ def _gathered_from(node: Node) -> TensorRef | None:
     return found if isinstance(found, TensorRef) else None
 
 
+def _bagged_bytes(node: AtenNode, table: TensorRef) -> int:
+    """What an embedding bag reads of its table: a row for each index."""
+    rows = node.args[1] if len(node.args) > 1 else None
+    return rows.numel * table.nbytes // max(1, table.shape[0]) if isinstance(rows, TensorRef) and table.shape else table.nbytes
+
+
 def _node(
     position: int, node: Node, plan: Plan, device: Device, precision: str, profiles: Profiles, cache: CacheContents
 ) -> NodeCost:
@@ -169,7 +187,8 @@ def _node(
     written = {r for r in node.outputs if r is not None}
     read = set() if name in aten.FILL or node.op == CONSTANT_OP else set(_operands(node)) - written
     source, made = _gathered_from(node), sum(r.nbytes for r in written)
-    sizes = {r: min(r.nbytes, made) if r == source else r.nbytes for r in read}
+    gathered = _bagged_bytes(node, source) if source is not None and name in aten.BAGS else made
+    sizes = {r: min(r.nbytes, gathered) if r == source else r.nbytes for r in read}
     moved = made + sum(sizes.values())
     flops = flops_of(node.op, node.args, node.outputs)
     kind = "library" if name in aten.LIBRARY else "fill" if name in aten.FILL or node.op == CONSTANT_OP else "unfused"

@@ -30,6 +30,7 @@ from kernrl.verifier.base.compat import (
     redraws,
     storage_key,
 )
+from kernrl.verifier.plan.aten import BAGS, base_name
 from kernrl.verifier.plan.plan import CONSTANT_OP, MAX_NODES, AtenNode, Node, Special, Storage, TensorRef, TensorSpec
 from kernrl.verifier.trace.constant_tensors import constant_value
 from kernrl.verifier.trace.convolution_layout import CONVOLUTIONS, as_cudnn_writes
@@ -75,7 +76,7 @@ def without_shape(error: BaseException) -> str:
     """The operator that cannot be called on tensors without values, of torch's exception; '' if it is another one."""
     text = str(error).strip()
     lower = text.lower()
-    without = "meta tensor" in lower or "'meta' backend" in lower
+    without = "meta tensor" in lower or "'meta' backend" in lower or "internal assert failed" in lower
     if not without and not (isinstance(error, NotImplementedError) and "meta" in lower):
         return ""
     named = re.search(r"(aten::\w+|torch\.\w+\(\)|'aten::\w+)", text) or re.search(r"(\w+) a meta tensor", text)
@@ -86,8 +87,13 @@ def without_shape(error: BaseException) -> str:
 _EMPTY = frozenset(f"aten.{n}" for n in ("empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided"))
 _TURNING = frozenset(f"aten.{n}" for n in ("squeeze_", "unsqueeze_", "transpose_", "t_", "resize_"))
 """In-place calls that change a tensor's shape and strides, and no number."""
-_MARKING = frozenset(("aten._neg_view.default", "aten._conj.default"))
-"""Views whose numbers are others than those in memory."""
+_NEGATED, _CLONE = "aten._neg_view.default", "aten.clone.default"
+MARKED = "a tensor is conjugated or negated by a mark alone, which a plan cannot hold: call resolve_conj(), or use a kernel"
+_ON_HOST = {
+    "aten._local_scalar_dense.default": ".item() or a condition on a tensor",
+    "aten.equal.default": "torch.equal, or a check of torch's own",
+}
+"""Operators that bring a number to the host, and what of the code asks for them."""
 _BATCH_NORM = frozenset(("aten.native_batch_norm.default", "aten.cudnn_batch_norm.default"))
 
 
@@ -116,7 +122,7 @@ class Recorder:
         """Storages (by key) of other recordings, which were made once and live on, and whether one of them is used here."""
         self.uses_foreign = False
         self.marked = False
-        """Whether a tensor was negated or conjugated by a mark alone, which a plan's views do not have."""
+        """Whether a tensor was negated by a mark alone, which a plan's views do not have."""
         self.statistics: set[int] = set()
         """Storages of running statistics, which every call in training mode changes."""
 
@@ -151,12 +157,29 @@ class Recorder:
         return self._index
 
     def ref(self, tensor: torch.Tensor) -> TensorRef:
-        """A tensor as a view of its storage."""
+        """A tensor as a view of its storage. Raises Untraceable for one whose numbers are others than those in memory."""
+        with no_torch_functions():
+            if tensor.is_conj() or tensor.is_neg():
+                raise Untraceable(MARKED)
+            return self._place_of(tensor)
+
+    def _place_of(self, tensor: torch.Tensor) -> TensorRef:
         with no_torch_functions():
             number = self.adopt(tensor)
             return TensorRef(
                 number, dtype_name(tensor.dtype), tuple(tensor.shape), tuple(tensor.stride()), int(tensor.storage_offset())
             )
+
+    def resolved(self, tensor: torch.Tensor, into: TensorRef | None = None) -> TensorRef:
+        """Record that what is conjugated, or negated, by a mark alone is computed, where it is read."""
+        with no_torch_functions():
+            if tensor.is_conj() and tensor.is_neg():
+                raise Untraceable(MARKED)
+            op = "aten.conj_physical.default" if tensor.is_conj() else "aten.neg.default"
+            of = self._place_of(tensor)
+            into = into or self.ref(self.empty(TensorSpec(of.dtype, of.shape, _dense(of.shape))))
+        self.record(AtenNode(op, (of,), {}, (into,)))
+        return into
 
     def empty(self, spec: TensorSpec, kind: str = "temp", source: int | str | None = None) -> torch.Tensor:
         """A meta tensor of a spec, its storage numbered."""
@@ -231,7 +254,7 @@ class Recorder:
     def arg(self, value: Any) -> Any:
         """An argument of an ATen call as the plan stores it."""
         if isinstance(value, torch.Tensor):
-            return self.ref(value)
+            return self.resolved(value) if value.is_conj() or value.is_neg() else self.ref(value)
         if isinstance(value, _LISTS):
             return tuple(self.arg(v) for v in value)
         if isinstance(value, torch.dtype):
@@ -288,10 +311,8 @@ class _RecordAten(TorchDispatchMode):
     def _call(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         recorder, operator = self.recorder, _operator(func)
         name = operator.name
-        if name == "aten._local_scalar_dense.default":
-            raise Untraceable(VALUE_NEEDED.format(what=".item() or a condition on a tensor"))
-        if name == "aten.equal.default":
-            raise Untraceable(VALUE_NEEDED.format(what="torch.equal, perhaps within another function of torch"))
+        if name in _ON_HOST:
+            raise Untraceable(VALUE_NEEDED.format(what=_ON_HOST[name]))
         args = tuple(self._to_meta(a) for a in args)
         kwargs = {k: self._to_meta(v) for k, v in kwargs.items()}
         inputs = [*_tensors(args), *_tensors(list(kwargs.values()))]
@@ -305,7 +326,7 @@ class _RecordAten(TorchDispatchMode):
             args = (*args[:3], None, None, *args[5:])
         before = {storage_key(t) for t in inputs}
         outputs = func(*args, **kwargs)
-        recorder.marked |= name in _MARKING
+        recorder.marked |= name == _NEGATED
         if name in CONVOLUTIONS and device is CUDA:
             outputs = as_cudnn_writes(outputs, *args[:2])
         results = list(_tensors(outputs))
@@ -317,9 +338,13 @@ class _RecordAten(TorchDispatchMode):
         if _counts_batches(name, args, recorder):
             return outputs
         flat = list(_flat(outputs))
-        if name in _BATCH_NORM and not args[5]:
-            flat[1:] = [None] * len(flat[1:])  # of the statistics it saves in training, devices make tensors of other shapes
+        if (name in _BATCH_NORM and not args[5]) or base_name(name) in BAGS:
+            # of the statistics that it saves in training, or of what it tells of its bags, devices make tensors of other shapes
+            flat[1:] = [None] * len(flat[1:])
         refs = tuple(recorder.ref(t) if isinstance(t, torch.Tensor) else None for t in flat)
+        if name == _CLONE and args[0].is_conj():
+            recorder.resolved(args[0], refs[0])
+            return outputs
         recorder.record(AtenNode(name, recorder.arg(args), {k: recorder.arg(v) for k, v in kwargs.items()}, refs))
         return outputs
 
@@ -366,6 +391,11 @@ def _operator(func: Any) -> _Operator:
     return _Operator(str(func), takes_device, schema.is_mutable, str(func.overloadpacket) in _EMPTY | _TURNING)
 
 
+def _dense(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides of a contiguous tensor."""
+    return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
+
+
 def _flat(outputs: Any) -> list[Any]:
     if isinstance(outputs, _LISTS):
         return [leaf for o in outputs for leaf in _flat(o)]
@@ -393,9 +423,14 @@ _VALUES = {
         "a condition on a tensor": ("__bool__",),
         ".cpu()": ("cpu",),
         "torch.allclose, which belongs in a test": ("allclose",),
+        "torch.istft, which looks at its window's numbers": ("istft",),
     }.items()
     for name in names
 }
+
+
+_OF_SEVERAL = ("allclose", "istft")
+"""Of these, the first operand alone does not say what they give."""
 
 
 class _LookLikeCuda(TorchFunctionMode):
@@ -415,8 +450,7 @@ class _LookLikeCuda(TorchFunctionMode):
                 return args[0]
             if name == "__bool__" and redraws(sys._getframe(1)):
                 return False  # numbers that are out of range; what a parameter starts as is no part of a plan
-            compares = len(args) > 1 and isinstance(args[1], torch.Tensor)
-            if not compares and (real := self.recorder.constant_value(args[0])) is not None:
+            if name not in _OF_SEVERAL and (real := self.recorder.constant_value(args[0])) is not None:
                 with no_torch_functions(), no_dispatch():
                     return func(real, *args[1:], **kwargs)
             raise Untraceable(VALUE_NEEDED.format(what=_VALUES[name]))

@@ -68,12 +68,25 @@ def test_the_plan_is_what_a_real_run_holds(name: str) -> None:
         ("conv_bn_relu", "fp32"), ("convtranspose_tanh", "tf32"), ("gqa_attention", "bf16"), ("swiglu_mlp", "fp16"),
         ("rope_qk", "bf16"), ("dequant_fp8", "fp32"), ("two_pools", "fp32"), ("qkv_block", "tf32"),
         ("token_embedding_norm", "fp32"), ("argmax_rows", "fp32"), ("causal_attention", "fp32"),
+        ("spectral_filter", "fp32"), ("scaled_spectrum", "tf32"), ("bag_gate", "bf16"), ("bessel_ratio", "fp32"),
         ("kl_rows", "bf16"), ("gated_recurrence", "fp32"), ("preference_loss", "fp32"), ("linear_groupnorm_leaky", "fp32"),
     ],
 )  # fmt: skip
 def test_the_plan_of_small_sets(name: str, precision: str) -> None:
     task = fixture(name)
     assert differences(task, task.input_sets[-1].name, precision) == {}
+
+
+def test_a_transform_works_in_as_much_memory_again_and_overwrites_a_copy_of_complex_numbers() -> None:
+    task = fixture("scaled_spectrum")
+    peaks = {}
+    for name in ("rfft(x)", "irfft(x.to(torch.complex64))"):
+        source = task.pytorch_code.replace("torch.fft.rfft(x) * self.gain", f"torch.fft.{name}").replace("B = 16", "B = 4096")
+        peaks[name] = rehearse(Task(name, source), InputSet(FULL), "fp32").eager_peak
+    x, bins = 4 * 4096 * 256, 8 * 4096 * 129
+    assert peaks["rfft(x)"] == pytest.approx(x + 2 * bins, rel=0.01), "its input, its result, and as much to work in"
+    made = 4 * 4096 * 510
+    assert peaks["irfft(x.to(torch.complex64))"] == pytest.approx(x + 2 * x + made + made + 2 * x, rel=0.01)
 
 
 JUMPING = """import torch

@@ -81,6 +81,46 @@ def test_authorship_and_purity(body, status):
     assert verdict(plan_of(module(body))) is status
 
 
+INVERTIBLE = "(x[:, :8] + 9 * torch.eye(8, device=x.device))"
+LEFT_OUT = {
+    "solve": (f"torch.linalg.solve({INVERTIBLE}, x)", "aten._linalg_solve_ex.default factorises a matrix"),
+    "inv": (f"torch.linalg.inv({INVERTIBLE}) @ x", "aten.linalg_inv_ex.default factorises a matrix"),
+    "cholesky": (f"torch.linalg.cholesky({INVERTIBLE}) @ x", "aten.linalg_cholesky_ex.default factorises a matrix"),
+    "svd": ("torch.linalg.svdvals(x)[:, None] * x", "aten._linalg_svd.default factorises a matrix"),
+    "eigh": (f"torch.linalg.eigh({INVERTIBLE})[1] @ x", "aten._linalg_eigh.default factorises a matrix"),
+    "qr": ("torch.linalg.qr(x)[1]", "aten.linalg_qr.default factorises a matrix"),
+    "det": (f"torch.linalg.det({INVERTIBLE}) * x", "aten._linalg_det.default factorises a matrix"),
+    "triangular": (
+        f"torch.linalg.solve_triangular({INVERTIBLE}, x, upper=True)",
+        "aten.linalg_solve_triangular.default factorises a matrix, which may wait for the host, and a CUDA graph cannot",
+    ),
+    "matrix_exp": (
+        f"torch.linalg.matrix_exp({INVERTIBLE}) @ x",
+        "aten.linalg_matrix_exp.default reads numbers on the host, and a CUDA graph cannot: write it in a Triton kernel",
+    ),
+    "mode": ("torch.mode(x, 1)[0][:, None] * x", "aten.mode.default reads numbers on the host"),
+    "isin": ("torch.isin(x, x[0]) * x", "aten.isin.Tensor_Tensor reads numbers on the host"),
+    "segments": ("torch.segment_reduce(x, 'sum', lengths=x[:, 0].long())", "aten.segment_reduce.default reads numbers"),
+    "range of a histogram": ("torch.histc(x, 32) * x", "without min and max, or with equal ones, it reads the range"),
+    "multinomial": ("torch.multinomial(x, 32) * x", "aten.multinomial.default draws random numbers"),
+    "polynomial": ("torch.special.laguerre_polynomial_l(x, 3)", "is not on the list of operations a plan may hold"),
+}
+
+
+@pytest.mark.parametrize(("expression", "says"), LEFT_OUT.values(), ids=LEFT_OUT.keys())
+def test_what_a_graph_cannot_hold_is_refused_with_its_reason(expression: str, says: str) -> None:
+    rejection = check_plan(plan_of(module(f"return launch(({expression}).float().contiguous())")), spec())
+    assert rejection is not None
+    assert (rejection.status, says in rejection.reason) == (Status.POLICY, True), rejection.reason
+
+
+def test_transforms_are_library_calls():
+    plan = plan_of(module("return launch(torch.fft.rfft(x).abs())"))
+    assert verdict(plan) is None
+    assert verdict(plan, policy=Policy(library=False)) is Status.POLICY
+    assert verdict(plan, policy=Policy(unfused=False)) is Status.POLICY, "the magnitude is left to torch, too"
+
+
 def test_weights_may_not_be_written():
     source = module("self.linear.weight.data.zero_(); return launch(x)", "self.linear = nn.Linear(32, 16)")
     rejection = check_plan(plan_of(source, spec(state=LINEAR)), spec(state=LINEAR))

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 import torch
-from support.front import HEAD, dense, plan_of, spec
+from support.front import HEAD, dense, module, plan_of, spec
 
 from kernrl.verifier.base.devices import device_for
 from kernrl.verifier.interpret.issue_slots import exchange_slots, in_vectors
 from kernrl.verifier.interpret.profile import profile_plan
 from kernrl.verifier.plan.cache_contents import CacheContents
 from kernrl.verifier.plan.launch_time import launch_us
-from kernrl.verifier.plan.library_time import cost_of, peak, product_us
+from kernrl.verifier.plan.library_time import BANDWIDTH_SHARE, LAUNCH_US, cost_of, peak, product_us
 from kernrl.verifier.plan.plan import AtenNode, TensorRef
-from kernrl.verifier.plan.price import price
+from kernrl.verifier.plan.price import GRAPH_US, flops_of, least_modelled_us, physical_floor_us, price
 
 torch.set_num_threads(1)
 
@@ -73,6 +73,78 @@ def test_products_waste_what_fills_no_tile_and_no_round() -> None:
     ]
     aligned, odd = (cost_of(node, H200, "tf32").us for node in rows)
     assert odd > 2 * aligned, "rows of 120 bytes miss the tensor cores"
+
+
+def transform(op: str, shape: tuple[int, ...], made: tuple[int, ...], axes: tuple[int, ...], scaled: int = 0) -> AtenNode:
+    """A Fourier transform with these shapes; the last argument counts only where it leads back to real numbers."""
+    dtypes = {"_fft_r2c": ("float32", "complex64"), "_fft_c2c": ("complex64",) * 2, "_fft_c2r": ("complex64", "float32")}[op]
+    x, y = (replace(ref(s, storage=i), dtype=d) for i, (s, d) in enumerate(zip((shape, made), dtypes, strict=True)))
+    last = made[axes[-1]] if op == "_fft_c2r" else True
+    return AtenNode(f"aten.{op}.default", (x, axes, scaled, last), {}, (y,))
+
+
+def test_a_transform_goes_over_its_numbers_once_for_each_axis() -> None:
+    rows, both = ((64, 1024, 1024), (2,)), ((64, 1024, 1024), (1, 2))
+    one, two = (cost_of(transform("_fft_c2c", shape, shape, axes), H200, "fp32") for shape, axes in (rows, both))
+    nbytes = 8 * 64 * 1024 * 1024
+    assert (one.extra_bytes, one.launches) == (0, 1)
+    assert (two.extra_bytes, two.launches) == (2 * nbytes, 2)
+    assert two.us == pytest.approx(2 * one.us), "twice the levels"
+    long = cost_of(transform("_fft_c2c", (64, 1 << 20), (64, 1 << 20), (1,)), H200, "fp32")
+    assert (long.extra_bytes, long.launches) == (2 * nbytes, 2), "no block holds the axis"
+    scaled = cost_of(transform("_fft_c2c", *(rows[0],) * 2, (2,), 1), H200, "fp32")
+    assert scaled.extra_bytes == 2 * nbytes
+    back = cost_of(transform("_fft_c2r", (64, 1024, 513), (64, 1024, 1024), (2,)), H200, "fp32")
+    assert (back.extra_bytes, back.launches) == (2 * 8 * 64 * 1024 * 513, 2), "it overwrites a copy of its operand"
+    assert back.us == pytest.approx(one.us / 2)
+    real = cost_of(transform("_fft_r2c", (64, 1024, 1024), (64, 1024, 513), (2,)), H200, "fp32")
+    assert (real.us, real.extra_bytes) == (pytest.approx(one.us / 2), 0)
+
+
+@pytest.mark.parametrize("columns", [256, 255], ids=["aligned", "odd"])
+def test_a_product_of_complex_numbers_is_four_of_real_ones(columns: int) -> None:
+    def product(dtype: str) -> AtenNode:
+        shapes = ((4096, 1024), (1024, columns), (4096, columns))
+        a, b, c = (replace(ref(s, storage=i), dtype=dtype) for i, s in enumerate(shapes))
+        return AtenNode("aten.mm.default", (a, b), {}, (c,))
+
+    real, of_complex = product("float32"), product("complex64")
+    assert flops_of("aten.mm.default", of_complex.args, of_complex.outputs) == 8 * 4096 * 1024 * columns
+    if columns % 4 == 0:
+        assert cost_of(of_complex, H200, "fp32").us == pytest.approx(4 * cost_of(real, H200, "fp32").us)
+    assert cost_of(of_complex, H200, "fp32").us > 3 * cost_of(real, H200, "fp32").us
+
+
+def bags(rows: int) -> str:
+    return f"""{HEAD}
+class ModelNew(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.bag = nn.EmbeddingBag({rows}, 64)
+    def forward(self, rows, starts):
+        return launch(self.bag(rows, starts))
+"""
+
+
+def test_a_bag_reads_a_row_for_each_index_and_the_table_at_most() -> None:
+    def moved(rows: int, indices: int) -> int:
+        given = (dense(indices, dtype="int64"), dense(32, dtype="int64"))
+        plan = plan_of(bags(rows), spec(*given, state={"bag.weight": dense(rows, 64)}))
+        [bag] = [cost for cost in price(plan, H200).nodes if "bag" in cost.name]
+        return bag.bytes_moved
+
+    made, numbers = 4 * 32 * 64, 8 * (4096 + 32)
+    assert moved(1_000_000, 4096) == made + numbers + 4 * 4096 * 64
+    assert moved(100, 4096) == made + numbers + 4 * 100 * 64
+
+
+def test_few_frequencies_may_be_wanted_of_a_transform() -> None:
+    """So the shortest time that is believed is that of its bytes."""
+    body = "z = torch.fft.rfft(x)\nfor _ in range(40): z = torch.fft.fft(z)\nreturn launch(z[:, :2].abs())"
+    plan = plan_of(module(body), spec(dense(4096, 4096)))
+    bytes_alone = GRAPH_US + physical_floor_us(plan, H200) / BANDWIDTH_SHARE + LAUNCH_US
+    assert price(plan, H200).flops / peak(H200, "fp32") > 10 * bytes_alone
+    assert least_modelled_us(plan, H200, "fp32") == pytest.approx(bytes_alone)
 
 
 def test_the_cache_holds_what_was_touched_last() -> None:

@@ -9,18 +9,25 @@ from kernrl.verifier.plan.operands import misfit
 from kernrl.verifier.plan.plan import AtenNode, TensorRef
 
 
-def ref(*shape: int, stride: tuple[int, ...] | None = None) -> TensorRef:
+def ref(*shape: int, stride: tuple[int, ...] | None = None, dtype: str = "float32") -> TensorRef:
     strides, step = [], 1
     for size in reversed(shape):
         strides.insert(0, step)
         step *= size
-    return TensorRef(0, "float32", shape, stride or tuple(strides))
+    return TensorRef(0, dtype, shape, stride or tuple(strides))
 
 
 X, C = ref(2, 4, 8), ref(4)
 BN, GN, LN = "aten.native_batch_norm.default", "aten.native_group_norm.default", "aten.native_layer_norm.default"
 WN, UP = "aten._weight_norm_interface.default", "aten.upsample_bilinear2d.default"
 IMAGE = ref(1, 2, 8, 8)
+REAL, TO_REAL, OF_COMPLEX = "aten._fft_r2c.default", "aten._fft_c2r.default", "aten._fft_c2c.default"
+WAVES, BAG, ROWS, STARTS = (
+    ref(2, 9, dtype="complex64"),
+    "aten._embedding_bag.default",
+    ref(12, dtype="int64"),
+    ref(5, dtype="int64"),
+)
 
 
 @pytest.mark.parametrize(
@@ -55,6 +62,37 @@ IMAGE = ref(1, 2, 8, 8)
         ("aten.grid_sampler_2d.default", (IMAGE, ref(1, 4, 4, 2), 7, 0, False), "interpolation_mode"),
         ("aten._cdist_forward.default", (ref(3, 4), ref(5, 4), 2.0, None), None),
         ("aten._cdist_forward.default", (ref(3, 4), ref(5, 2), 2.0, None), "together"),
+        ("aten.grid_sampler_3d.default", (ref(1, 2, 8, 8, 8), ref(1, 4, 4, 4, 3), 0, 5, False), "padding_mode"),
+        (REAL, (ref(2, 16), (1,), 0, True), None),
+        (REAL, (ref(2, 16), (2,), 0, True), "are not axes"),
+        (REAL, (ref(2, 16), (-1,), 0, True), "are not axes"),
+        (REAL, (ref(2, 16), (1, 1), 0, True), "are not axes"),
+        (REAL, (ref(2, 16), (), 0, True), "are not axes"),
+        (REAL, (ref(2, 16), (1,), 3, True), "normalization"),
+        (REAL, (WAVES, (1,), 0, True), "self is complex64"),
+        (OF_COMPLEX, (WAVES, (0, 1), 2, False), None),
+        (OF_COMPLEX, (ref(2, 16), (1,), 0, True), "self is float32"),
+        (TO_REAL, (WAVES, (1,), 2, 16), None),
+        (TO_REAL, (WAVES, (1,), 2, 17), None),
+        (TO_REAL, (WAVES, (1,), 2, 18), "frequencies"),
+        (TO_REAL, (WAVES, (1,), 2, 1 << 40), "frequencies"),
+        (TO_REAL, (WAVES, (1,), 2, 0), "frequencies"),
+        (BAG, (ref(9, 4), ROWS, STARTS), None),
+        (BAG, (ref(9, 4), ROWS, STARTS, False, 0, False, ref(12), True, -1), None),
+        (BAG, (ref(9, 4), ROWS, STARTS, False, 0, False, ref(11), False, -1), "per_sample_weights"),
+        (BAG, (ref(9, 4), ROWS, STARTS, False, 1, False, ref(12), False, -1), "per_sample_weights"),
+        (BAG, (ref(9, 4), ROWS, STARTS, False, 0, False, ref(12, dtype="float64"), False, -1), "per_sample_weights"),
+        (BAG, (ref(9, 4), ROWS, STARTS, False, 3, False, None, False, -1), "mode"),
+        (BAG, (ref(9, 4), ref(3, 4, dtype="int64"), STARTS, False, 0, False, None, False, -1), "the shapes"),
+        (BAG, (ref(9, 4), ROWS, ref(1, dtype="int64"), False, 2, False, None, True, -1), "the shapes"),
+        (BAG, (ref(9, 4), ROWS, ref(0, dtype="int64"), False, 2, False, None, False, -1), "the shapes"),
+        ("aten._pdist_forward.default", (ref(3, 4), 2.0), None),
+        ("aten._pdist_forward.default", (ref(2, 3, 4), 2.0), "no matrix"),
+        ("aten.histc.default", (X, 9, -1.0, 1.0), None),
+        ("aten.histc.default", (X, 9), "on the host"),
+        ("aten.histc.default", (X, 9, 2, 2), "on the host"),
+        ("aten.mvlgamma.default", (X, 3), None),
+        ("aten.mvlgamma.default", (X, 1 << 40), "times its operand's memory"),
     ],
 )
 def test_operands_fit_or_are_refused(op: str, args: tuple, says: str | None) -> None:

@@ -606,6 +606,21 @@ REFUSED = {
     "a function that compares": ("return launch(torch.cov(x))", "reads a tensor's value on the host (torch.equal,"),
     "environment": ("import os; os.environ.get('DEBUG'); return launch(x)", "ask it when the module is imported"),
     "nonzero": ("return launch(x[x > 0])", "torch.nonzero() makes a tensor whose shape depends on numbers"),
+    "unique": ("return launch(torch.unique(x))", "makes a tensor whose shape depends on numbers"),
+    "masked_select": ("return launch(x.masked_select(x > 0))", "makes a tensor whose shape depends on numbers"),
+    "least squares": ("return launch(torch.linalg.lstsq(x, x).solution)", "makes a tensor whose shape depends on numbers"),
+    "equal": ("return launch(x) if torch.equal(x, x) else x", "torch.equal, or a check of torch's own"),
+    "allclose": ("return launch(x) if torch.allclose(x, x) else x", "on the host (torch.allclose)"),
+    "covariance": ("return launch(torch.cov(x))", "torch.equal, or a check of torch's own"),
+    "istft": (
+        "z = torch.stft(x.view(1, -1), 16, 4, window=torch.ones(16, device=x.device), return_complex=True); "
+        "return launch(torch.istft(z, 16, 4, window=torch.ones(16, device=x.device)))", "torch.istft, which looks at",
+    ),
+    "nested": ("return launch(torch.nested.nested_tensor([x[0], x[1]]).to_padded_tensor(0.0))", "without them"),
+    "conjugated in place": (
+        "y = launch(x); torch.view_as_complex(y.view(8, 16, 2)).conj().mul_(2j); return y", "call resolve_conj()",
+    ),
+    "negated by a mark": ("return launch(torch.view_as_complex(x.view(8, 16, 2)).conj().imag)", "call resolve_conj()"),
     "bincount": ("return launch(torch.bincount(x.long()).float())", "aten::bincount makes a tensor whose shape depends"),
     "stream": ("s = torch.cuda.Stream(); return launch(x)", "streams"),
     "cuda graph": ("g = torch.cuda.CUDAGraph(); return launch(x)", "CUDA graphs"),
@@ -649,6 +664,16 @@ def test_what_cannot_be_traced_says_what_to_write_instead(body, says):
     assert rejection.status is Status.UNTRACEABLE
     assert says in rejection.reason
     assert "[line " in rejection.reason
+
+
+@pytest.mark.parametrize(
+    "mark", ["return z.conj()", "torch._C._set_conj(z, True); return z", "return torch.fft.ifft(launch(x))"]
+)
+def test_a_result_is_not_conjugated_by_a_mark(mark):
+    rejection = trace(module(f"z = torch.view_as_complex(launch(x).view(8, 16, 2)); {mark}"))
+    assert isinstance(rejection, Rejection)
+    assert rejection.status is Status.UNTRACEABLE
+    assert "by a mark alone" in rejection.reason
 
 
 @pytest.mark.parametrize(
