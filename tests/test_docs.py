@@ -687,7 +687,7 @@ REFUSED = {
     "decides by the numbers in a tensor": "x if x.sum() > 0 else self.fc(x)",
     "makes a tensor whose shape depends on numbers": "x[x > 0]",
     "is recurrent, which no Graph holds": "self.rnn(x)[0]",
-    "gives complex numbers, which no Graph holds": "torch.fft.fft(x).abs()",
+    "makes a sparse tensor": "x.to_sparse().to_dense()",
     "calls an autograd function of its own": "Double.apply(x)",
     "unknown: aten.topk.default": "torch.topk(x, 4).values",
 }

@@ -40,7 +40,18 @@ Operand = str | Number | None
 """The name of a value, a number, or an optional operand that is left out."""
 Attribute = str | Number | None | tuple["Attribute", ...]
 
-ITEM_BYTES = {"float64": 8, "int64": 8, "complex64": 8, "float32": 4, "int32": 4, "bfloat16": 2, "float16": 2, "int16": 2}
+ITEM_BYTES = {
+    "complex128": 16,
+    "float64": 8,
+    "int64": 8,
+    "complex64": 8,
+    "complex32": 4,
+    "float32": 4,
+    "int32": 4,
+    "bfloat16": 2,
+    "float16": 2,
+    "int16": 2,
+}
 """dtype → bytes; every other has one byte."""
 
 
@@ -306,13 +317,17 @@ def _operand(item: Any) -> Operand:
 
 
 def _number_out(item: Any) -> Any:
-    """Infinity and NaN are not JSON: `{"float": "inf"}`."""
+    """Infinity, NaN and complex numbers are not JSON: `{"float": "inf"}`, `{"complex": "2j"}`."""
     if isinstance(item, tuple):
         return [_number_out(part) for part in item]
+    if isinstance(item, complex):
+        return {"complex": repr(item)}
     return {"float": repr(item)} if isinstance(item, float) and (item != item or abs(item) == float("inf")) else item
 
 
 def _number_in(item: Any) -> Any:
     if isinstance(item, list):
         return tuple(_number_in(part) for part in item)
-    return float(item["float"]) if isinstance(item, dict) else item
+    if not isinstance(item, dict):
+        return item
+    return complex(item["complex"]) if "complex" in item else float(item["float"])

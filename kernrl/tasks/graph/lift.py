@@ -35,8 +35,8 @@ def lift(task: Task, input_set: InputSet | None = None, *, change: Callable[[lis
         change: Gives other arguments for `forward` in place of the task's.
 
     Raises:
-        LiftError: The reference raises, or computes what a Graph cannot say: randomness, complex numbers, recurrence,
-            control flow or shapes that depend on numbers, an autograd function of its own.
+        LiftError: The reference raises, or computes what a Graph cannot say: randomness, recurrence, sparse tensors, control
+            flow or shapes that depend on numbers, an autograd function of its own.
         UsageError: The task's source does not run.
     """
     if change:

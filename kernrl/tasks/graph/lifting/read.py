@@ -189,6 +189,8 @@ class Reading:
         """The call in the Graph's ops."""
         value = node.meta.get("val")
         shapes = [v for v in pytree.tree_leaves(value) if isinstance(v, Tensor)]
+        if any(v.layout != torch.strided for v in shapes):
+            raise LiftError(f"{self.title}: makes a sparse tensor{self._at()}, which no Graph holds; {REMEDY}.")
         if any(not isinstance(s, int) for v in shapes for s in v.shape):
             raise LiftError(f"{self.title}: makes a tensor{self._at()} whose shape depends on numbers; {REMEDY}.")
         if name in IDENTITIES and isinstance(arguments.get("self"), Scalar):
@@ -210,7 +212,7 @@ class Reading:
             name == "rrelu" and arguments.get("training")
         )
         out = None
-        if name in ATEN and shapes and not random and not _complex(shapes):
+        if name in ATEN and shapes and not random and not self._complex(shapes, node):
             try:
                 out = ATEN[name](self.b, known)
             except (RuntimeError, KeyError, TypeError, IndexError, ValueError, AttributeError):
@@ -220,6 +222,11 @@ class Reading:
         if isinstance(out, str) and not isinstance(value, Tensor):
             return [out] + [None] * (len(shapes) - 1)  # indices that nothing reads
         return out
+
+    def _complex(self, results: Sequence[Tensor], node: torch.fx.Node) -> bool:
+        """Whether a call reads or gives complex numbers, which the ops of a Graph do not know."""
+        read = [n.meta.get("val") for n in node.all_input_nodes]
+        return any(isinstance(t, Tensor) and t.is_complex() for t in pytree.tree_leaves([*results, *read]))
 
     def _unknown(self, target: torch._ops.OpOverload, arguments: dict[str, Any], shapes: list[Tensor], value: Any) -> Any:
         """The call as it is."""
@@ -248,11 +255,9 @@ class Reading:
         return f" at line {self.b.line}" if self.b.line else ""
 
     def _check(self, graph: Graph) -> None:
-        """Refuse what no kernel could be written for: randomness, recurrence, complex numbers."""
+        """Refuse what no kernel could be written for: randomness, recurrence."""
         for node in graph.nodes:
             at = f" at line {node.line}" if node.line else ""
-            if any(r.dtype.startswith("complex") for r in node.results):
-                raise LiftError(f"{self.title}: {_plainly(node)}{at} gives complex numbers, which no Graph holds; {REMEDY}.")
             if node.op in ATEN or node.kind != "unknown":
                 continue
             name = node.op.split(".")[1]
@@ -287,10 +292,6 @@ def _key(part: Any) -> int | str:
 
 def _dtype(tensor: Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
-
-
-def _complex(tensors: Sequence[Tensor]) -> bool:
-    return any(t.is_complex() for t in tensors)
 
 
 def _attribute(module: nn.Module, path: str) -> Any:

@@ -18,13 +18,32 @@ CALLED_BY_NAME = (
     "lgamma digamma erfinv count_nonzero rot90 block_diag linspace",
     "scatter scatter_add scatter_reduce index_add index_copy index_fill index_put bucketize searchsorted repeat_interleave",
     "max_pool2d_with_indices max_pool3d_with_indices adaptive_max_pool2d adaptive_max_pool3d",
+    "fft_fft fft_ifft fft_rfft fft_irfft fft_hfft fft_ihfft fft_fft2 fft_ifft2 fft_rfft2 fft_irfft2 fft_fftn fft_ifftn",
+    "fft_rfftn fft_irfftn fft_fftshift fft_ifftshift fft_fftfreq fft_rfftfreq stft hann_window hamming_window",
+    "blackman_window bartlett_window kaiser_window logspace",
+    "special_airy_ai special_bessel_j0 special_bessel_j1 special_bessel_y0 special_bessel_y1 special_digamma special_erfcx",
+    "special_erfinv special_gammainc special_gammaincc special_gammaln special_i0 special_i0e special_i1 special_i1e",
+    "special_log_ndtr special_modified_bessel_i0 special_modified_bessel_i1 special_modified_bessel_k0",
+    "special_modified_bessel_k1 special_multigammaln special_ndtr special_ndtri special_polygamma special_psi",
+    "special_scaled_modified_bessel_k0 special_scaled_modified_bessel_k1 special_spherical_bessel_j0 special_xlog1py",
+    "special_zeta i0 igamma igammac mvlgamma polygamma nextafter frexp gcd lcm ldexp logaddexp2",
+    "embedding_bag pdist dist renorm nanmedian quantile nanquantile msort histc multi_margin_loss linalg_vecdot",
+    "linalg_diagonal linalg_matmul linalg_matrix_power linalg_vander vander kron cartesian_prod diagflat trapezoid",
+    "cumulative_trapezoid take put index_reduce diagonal_scatter as_strided_scatter max_unpool2d max_unpool3d",
 )
 """Names of ATen ops, without their overload, that a candidate may leave to the library."""
+OF_COMPLEX_NUMBERS = (
+    "view_as_complex view_as_real real imag abs angle complex polar conj _conj conj_physical resolve_conj mH mT add sub",
+    "rsub mul div neg reciprocal square pow sqrt exp log sin cos tanh sgn where cumsum linalg_vector_norm matmul mm bmm",
+    "vdot einsum sum mean to slice select reshape view permute transpose unsqueeze squeeze expand cat stack flatten",
+    "contiguous",
+)
+"""Of those that Graphs know of real numbers alone; of complex ones, which no kernel reads, they are unknown."""
 
 
 def has_name(node: Node) -> bool:
     """Whether an unknown op can be called as it is."""
-    return node.kind == "unknown" and node.op.split(".")[1] in " ".join(CALLED_BY_NAME).split()
+    return node.kind == "unknown" and node.op.split(".")[1] in " ".join(CALLED_BY_NAME + OF_COMPLEX_NUMBERS).split()
 
 
 def call_by_name(node: Node, at: int, operands: Sequence[str], graphs: Sequence[Graph], names: Names, device: str) -> str:

@@ -61,10 +61,10 @@ def library_call(
         return f"{f}.{node.op}({', '.join([*operands, *shown])})"
     if node.op == "arange":
         rows: list[dict[str, Any]] = [dict(g.nodes[op.node].attributes) for g in graphs]
-        ends = tuple(r["end"] for r in rows)
-        end = repr(ends[0]) if len(set(ends)) == 1 else names.expression(ends)
+        ends, steps = (tuple(r[k] for r in rows) for k in ("end", "step"))
+        end, step = (repr(n[0]) if len(set(n)) == 1 else names.expression(n) for n in (ends, steps))
         device = next(iter(host.values()))
-        return f"torch.arange({a['start']!r}, {end}, {a['step']!r}, dtype=torch.{a['dtype']}, device={device}.device)"
+        return f"torch.arange({a['start']!r}, {end}, {step}, dtype=torch.{a['dtype']}, device={device}.device)"
     if node.op == "pad":
         value = f", value={constant(a['value'])}" if a["mode"] == "constant" and a["value"] else ""
         return (

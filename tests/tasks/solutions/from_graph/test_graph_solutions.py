@@ -18,7 +18,7 @@ from support.graph_tasks import IMAGE, ROWS, ask, on_a_cpu
 from kernrl.tasks.graph.input_sets import with_input_sets
 from kernrl.tasks.graph.lift import lift
 from kernrl.tasks.loaders import load_tasks
-from kernrl.tasks.solutions.from_graph.calls_by_name import CALLED_BY_NAME
+from kernrl.tasks.solutions.from_graph.calls_by_name import CALLED_BY_NAME, OF_COMPLEX_NUMBERS
 from kernrl.tasks.solutions.from_graph.styles import STYLES, write_solutions
 from kernrl.tasks.task import FULL, InputSet, Solution, Task
 from kernrl.verifier import HardenedVerifier
@@ -136,6 +136,18 @@ CORNERS = {
         "y = x.tanh(); return y.topk(3, 1).values.mean(1), y.median(1).values * 2, y.cummax(1)[0] + x, y.unfold(1, 3, 1).exp()",
         ROWS,
     ),
+    "spectrum_left_to_the_library": module(
+        "self.k = nn.Parameter(torch.randn(C // 2 + 1, 2))",
+        "s = torch.fft.rfft(x.tanh(), norm='ortho') * torch.view_as_complex(self.k) * (1 - 0.5j)\n        "
+        "return torch.fft.irfft(s, n=x.shape[1]).exp(), torch.log1p(s[:, 1:].abs()), torch.special.i0e(x) * 2",
+        ROWS,
+    ),
+    "bags_left_to_the_library": module(
+        "self.e = nn.EmbeddingBag(9, C, mode='mean'); self.f = nn.EmbeddingBag(9, C, mode='max')",
+        "return self.e(n).tanh() * 2 + x, self.f(n[0], n[0] // 9).exp()",
+        f"{ROWS}, torch.randint(0, 9, (H, C))",
+        "self, x, n",
+    ),
     "beside_itself_turned": module(
         "pass",
         "s = x.square().sum(1, keepdim=True); return torch.exp(-s - s.T) + F.cosine_similarity(x[:, None], x[None], -1)",
@@ -234,6 +246,18 @@ def test_floats_that_are_made_of_nothing_have_no_dtype_of_whole_numbers() -> Non
     assert not [s.style for s in solutions if "dtype=n.dtype" in s.triton_code]
 
 
+def test_a_size_that_is_the_step_of_a_range_is_no_number_of_the_full_set() -> None:
+    bags = module("self.e = nn.EmbeddingBag(9, 16)", "return self.e(n).tanh() * 2", "torch.randint(0, 9, (H, W))", "self, n")
+    sets = (InputSet("full"), InputSet("ragged", {"H": 5, "W": 7}))
+    steps = {
+        step
+        for s in write_solutions(Task("t", bags, input_sets=sets))
+        for step in re.findall(r"arange\(0, .+?, (\w+),", s.triton_code)
+    }
+    assert steps
+    assert not [step for step in steps if step.isdigit()]
+
+
 @pytest.mark.slow
 def test_every_style_and_layout_appears() -> None:
     missing = {style.name.partition("-")[0] for style in STYLES}
@@ -247,12 +271,27 @@ def test_every_style_and_layout_appears() -> None:
     assert not missing
 
 
-COMPOSITE = {"argsort", "unfold", "cdist", "diagonal", "diag", "diff", "cross", "take_along_dim", "grid_sampler"}
+COMPOSITE = {
+    *("argsort", "unfold", "cdist", "diagonal", "diag", "diff", "cross", "take_along_dim", "grid_sampler", "embedding_bag"),
+    *("pdist", "quantile", "nanquantile", "msort", "kron", "cartesian_prod", "diagflat", "trapezoid", "cumulative_trapezoid"),
+    *("vander", "linalg_vander", "linalg_vecdot", "linalg_diagonal", "linalg_matmul", "linalg_matrix_power", "stft"),
+    *(f"fft_{name}" for name in ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft", "fft2", "ifft2", "rfft2", "irfft2")),
+    *(f"fft_{name}" for name in ("fftn", "ifftn", "rfftn", "irfftn", "fftshift", "ifftshift")),
+    *(f"special_{name}" for name in ("digamma", "erfinv", "gammainc", "gammaincc", "gammaln", "i0", "multigammaln", "ndtr")),
+    *(f"special_{name}" for name in ("polygamma", "psi")),
+}
 """Ops that the verifier sees as what they are made of."""
+
+
+VIEWS_OF_COMPLEX_NUMBERS = {
+    *("view_as_complex", "view_as_real", "real", "imag", "conj", "_conj", "resolve_conj", "mH", "mT", "to", "contiguous"),
+    *("slice", "select", "reshape", "view", "permute", "transpose", "unsqueeze", "squeeze", "expand", "flatten", "einsum"),
+}
 
 
 def test_what_is_called_by_name_is_allowed_where_candidates_are_judged() -> None:
     assert set(" ".join(CALLED_BY_NAME).split()) - aten.ALLOWED == COMPOSITE
+    assert set(" ".join(OF_COMPLEX_NUMBERS).split()) - aten.ALLOWED == VIEWS_OF_COMPLEX_NUMBERS
 
 
 MUTANTS = {
