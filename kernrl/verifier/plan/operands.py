@@ -146,6 +146,11 @@ def _histc(args: Args) -> Problems:
         yield "without min and max, or with equal ones, it reads the range of its operand on the host"
 
 
+def _nanmedian(args: Args) -> Problems:
+    if "dim" not in args:
+        yield "without dim, it reads the place of the median on the host"
+
+
 def _pdist(args: Args) -> Problems:
     x = args.get("self")
     if not isinstance(x, TensorRef) or len(x.shape) != 2:
@@ -185,6 +190,7 @@ _CONTRACTS: dict[str, Callable[[Args], Problems]] = {
     **dict.fromkeys(aten.FOURIER, _fourier),
     **dict.fromkeys(aten.BAGS, _embedding_bag),
     "histc": _histc,
+    "nanmedian": _nanmedian,
     "_pdist_forward": _pdist,
     "mvlgamma": _mvlgamma,
     "repeat_interleave": _repeat,

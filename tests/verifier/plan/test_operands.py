@@ -91,6 +91,8 @@ WAVES, BAG, ROWS, STARTS = (
         ("aten.histc.default", (X, 9, -1.0, 1.0), None),
         ("aten.histc.default", (X, 9), "on the host"),
         ("aten.histc.default", (X, 9, 2, 2), "on the host"),
+        ("aten.nanmedian.dim", (X, 1), None),
+        ("aten.nanmedian.default", (X,), "on the host"),
         ("aten.mvlgamma.default", (X, 3), None),
         ("aten.mvlgamma.default", (X, 1 << 40), "times its operand's memory"),
     ],

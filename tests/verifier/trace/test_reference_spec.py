@@ -29,7 +29,11 @@ FORWARDS = {
     "a size, by torch's own words": ("x[x.nonzero()[:, 0]]", r"torch\.nonzero returns without numbers"),
     "a size, given as a tensor": ("x.repeat_interleave(x[:, 0].long(), 0)", "repeat_interleave returns without numbers"),
     "the host": ("x * x.max().item()", r"reads a tensor's value on the host \(\.item\(\)\); the sizes"),
-    "the host, within torch": ("torch.corrcoef(x)", r"reads a tensor's value on the host \(torch\.equal,"),
+    "the host, within torch": ("torch.corrcoef(x)", r"on the host \(torch\.equal, or a check of torch's own\); the sizes"),
+    "the host, in a window": (
+        "torch.istft(torch.view_as_complex(x.view(1, 8, 8, 2)), 14, window=torch.ones(14))",
+        r"on the host \(torch\.istft, which looks at its window's numbers\); the sizes",
+    ),
 }
 
 
