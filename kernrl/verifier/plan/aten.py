@@ -42,7 +42,14 @@ MOVE = _names(
 COPIES = _names("clone copy _to_copy cat stack")
 """Of these, what only copies: all that tensors need that are returned as they came."""
 
-POINT = _names(
+POLYNOMIALS = _names(
+    "special_chebyshev_polynomial_t special_chebyshev_polynomial_u special_chebyshev_polynomial_v"
+    " special_chebyshev_polynomial_w special_hermite_polynomial_h special_hermite_polynomial_he special_laguerre_polynomial_l"
+    " special_legendre_polynomial_p"
+)
+"""Orthogonal polynomials, which take a step for each degree."""
+
+POINT = POLYNOMIALS | _names(
     "abs acos acosh add addcdiv addcmul addr asin asinh atan atan2 atanh bitwise_and bitwise_left_shift bitwise_not bitwise_or"
     " bitwise_right_shift bitwise_xor ceil celu clamp clamp_max clamp_min complex copysign cos cosh digamma div elu eq erf erfc"
     " erfinv exp exp2 expm1 floor floor_divide fmax fmin fmod frac ge gelu glu gt hardshrink hardsigmoid hardswish hardtanh"

@@ -18,6 +18,9 @@ from kernrl.verifier.plan.plan import AtenNode, TensorRef
 MAX_MVLGAMMA = 16
 """Dimensions of a multivariate gamma function; each takes its operand's memory once."""
 
+MAX_DEGREE = 64
+"""Of an orthogonal polynomial."""
+
 Args = Mapping[str, Any]
 Problems = Iterator[str]
 
@@ -157,6 +160,12 @@ def _pdist(args: Args) -> Problems:
         yield "self is no matrix"
 
 
+def _polynomial(args: Args) -> Problems:
+    n = args.get("n")
+    if not isinstance(n, int | float) or not n <= MAX_DEGREE:
+        yield f"n is no number of at most {MAX_DEGREE}, and the call takes as many steps"
+
+
 def _mvlgamma(args: Args) -> Problems:
     p = args.get("p")
     if type(p) is not int or not 1 <= p <= MAX_MVLGAMMA:
@@ -193,6 +202,7 @@ _CONTRACTS: dict[str, Callable[[Args], Problems]] = {
     "nanmedian": _nanmedian,
     "_pdist_forward": _pdist,
     "mvlgamma": _mvlgamma,
+    **dict.fromkeys(aten.POLYNOMIALS, _polynomial),
     "repeat_interleave": _repeat,
     "_cdist_forward": _cdist,
 }

@@ -33,7 +33,7 @@ from kernrl.verifier.plan.plan import (
 from kernrl.verifier.trace import running_statistics
 from kernrl.verifier.trace.constant_tensors import RANDOM
 from kernrl.verifier.trace.parameters import counterparts
-from kernrl.verifier.trace.recorder import CUDA, MARKED, Recorder, Untraceable, none_swallowed
+from kernrl.verifier.trace.recorder import CUDA, Recorder, Untraceable, none_swallowed
 from kernrl.verifier.trace.state import guards
 from kernrl.verifier.trace.state.other_shapes import Earlier, check_other_shapes
 from kernrl.verifier.trace.state.own_methods import check_methods
@@ -105,8 +105,6 @@ def _call(
         returned = model(*inputs)
         if strict and torch.is_grad_enabled() is not on:
             raise Untraceable("forward() leaves gradients switched on or off: use torch.no_grad() as a context")
-    if strict and recorder.marked:
-        raise Untraceable(MARKED)
     running_statistics.settle(running, recorder)
     returned_as = recorder.ref if strict else recorder.arg  # a reference's are what they are read as
     outputs = tuple(returned_as(t) for t in _outputs(returned, recorder, strict=strict))

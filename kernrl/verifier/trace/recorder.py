@@ -87,8 +87,7 @@ def without_shape(error: BaseException) -> str:
 _EMPTY = frozenset(f"aten.{n}" for n in ("empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided"))
 _TURNING = frozenset(f"aten.{n}" for n in ("squeeze_", "unsqueeze_", "transpose_", "t_", "resize_"))
 """In-place calls that change a tensor's shape and strides, and no number."""
-_NEGATED, _CLONE = "aten._neg_view.default", "aten.clone.default"
-MARKED = "a tensor is conjugated or negated by a mark alone, which a plan cannot hold: call resolve_conj(), or use a kernel"
+_MARKED = "a tensor is conjugated or negated by a mark alone, which a plan cannot hold: call resolve_conj(), or use a kernel"
 _ON_HOST = {
     "aten._local_scalar_dense.default": ".item() or a condition on a tensor",
     "aten.equal.default": "torch.equal, or a check of torch's own",
@@ -121,8 +120,6 @@ class Recorder:
         self.foreign: set[int] = set()
         """Storages (by key) of other recordings, which were made once and live on, and whether one of them is used here."""
         self.uses_foreign = False
-        self.marked = False
-        """Whether a tensor was negated by a mark alone, which a plan's views do not have."""
         self.statistics: set[int] = set()
         """Storages of running statistics, which every call in training mode changes."""
 
@@ -160,7 +157,7 @@ class Recorder:
         """A tensor as a view of its storage. Raises Untraceable for one whose numbers are others than those in memory."""
         with no_torch_functions():
             if tensor.is_conj() or tensor.is_neg():
-                raise Untraceable(MARKED)
+                raise Untraceable(_MARKED)
             return self._place_of(tensor)
 
     def _place_of(self, tensor: torch.Tensor) -> TensorRef:
@@ -174,7 +171,7 @@ class Recorder:
         """Record that what is conjugated, or negated, by a mark alone is computed, where it is read."""
         with no_torch_functions():
             if tensor.is_conj() and tensor.is_neg():
-                raise Untraceable(MARKED)
+                raise Untraceable(_MARKED)
             op = "aten.conj_physical.default" if tensor.is_conj() else "aten.neg.default"
             of = self._place_of(tensor)
             into = into or self.ref(self.empty(TensorSpec(of.dtype, of.shape, _dense(of.shape))))
@@ -326,7 +323,6 @@ class _RecordAten(TorchDispatchMode):
             args = (*args[:3], None, None, *args[5:])
         before = {storage_key(t) for t in inputs}
         outputs = func(*args, **kwargs)
-        recorder.marked |= name == _NEGATED
         if name in CONVOLUTIONS and device is CUDA:
             outputs = as_cudnn_writes(outputs, *args[:2])
         results = list(_tensors(outputs))
@@ -342,7 +338,7 @@ class _RecordAten(TorchDispatchMode):
             # of the statistics that it saves in training, or of what it tells of its bags, devices make tensors of other shapes
             flat[1:] = [None] * len(flat[1:])
         refs = tuple(recorder.ref(t) if isinstance(t, torch.Tensor) else None for t in flat)
-        if name == _CLONE and args[0].is_conj():
+        if name == "aten.clone.default" and (args[0].is_conj() or args[0].is_neg()):
             recorder.resolved(args[0], refs[0])
             return outputs
         recorder.record(AtenNode(name, recorder.arg(args), {k: recorder.arg(v) for k, v in kwargs.items()}, refs))

@@ -103,7 +103,7 @@ LEFT_OUT = {
     "segments": ("torch.segment_reduce(x, 'sum', lengths=x[:, 0].long())", "aten.segment_reduce.default reads numbers"),
     "range of a histogram": ("torch.histc(x, 32) * x", "without min and max, or with equal ones, it reads the range"),
     "multinomial": ("torch.multinomial(x, 32) * x", "aten.multinomial.default draws random numbers"),
-    "polynomial": ("torch.special.laguerre_polynomial_l(x, 3)", "is not on the list of operations a plan may hold"),
+    "polynomial": ("torch.special.shifted_chebyshev_polynomial_t(x, 3)", "is not on the list of operations a plan may hold"),
 }
 
 

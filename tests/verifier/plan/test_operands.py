@@ -6,7 +6,7 @@ import pytest
 
 from kernrl.verifier.plan.aten import mutated
 from kernrl.verifier.plan.operands import misfit
-from kernrl.verifier.plan.plan import AtenNode, TensorRef
+from kernrl.verifier.plan.plan import AtenNode, Special, TensorRef
 
 
 def ref(*shape: int, stride: tuple[int, ...] | None = None, dtype: str = "float32") -> TensorRef:
@@ -93,6 +93,10 @@ WAVES, BAG, ROWS, STARTS = (
         ("aten.histc.default", (X, 9, 2, 2), "on the host"),
         ("aten.nanmedian.dim", (X, 1), None),
         ("aten.nanmedian.default", (X,), "on the host"),
+        ("aten.special_laguerre_polynomial_l.n_scalar", (X, 3), None),
+        ("aten.special_laguerre_polynomial_l.n_scalar", (X, 1 << 40), "as many steps"),
+        ("aten.special_laguerre_polynomial_l.n_scalar", (X, Special("float", "inf")), "as many steps"),
+        ("aten.special_laguerre_polynomial_l.default", (X, X), "as many steps"),
         ("aten.mvlgamma.default", (X, 3), None),
         ("aten.mvlgamma.default", (X, 1 << 40), "times its operand's memory"),
     ],

@@ -621,6 +621,9 @@ REFUSED = {
         "y = launch(x); torch.view_as_complex(y.view(8, 16, 2)).conj().mul_(2j); return y", "call resolve_conj()",
     ),
     "negated by a mark": ("return launch(torch.view_as_complex(x.view(8, 16, 2)).conj().imag)", "call resolve_conj()"),
+    "negated in place": (
+        "y = launch(x); torch.view_as_complex(y.view(8, 16, 2)).conj().imag.mul_(2); return y", "call resolve_conj()",
+    ),
     "bincount": ("return launch(torch.bincount(x.long()).float())", "aten::bincount makes a tensor whose shape depends"),
     "stream": ("s = torch.cuda.Stream(); return launch(x)", "streams"),
     "cuda graph": ("g = torch.cuda.CUDAGraph(); return launch(x)", "CUDA graphs"),
@@ -667,7 +670,14 @@ def test_what_cannot_be_traced_says_what_to_write_instead(body, says):
 
 
 @pytest.mark.parametrize(
-    "mark", ["return z.conj()", "torch._C._set_conj(z, True); return z", "return torch.fft.ifft(launch(x))"]
+    "mark",
+    [
+        "return z.conj()",
+        "return z.conj().imag",
+        "return torch._neg_view(launch(x))",
+        "torch._C._set_conj(z, True); return z",
+        "return torch.fft.ifft(launch(x))",
+    ],
 )
 def test_a_result_is_not_conjugated_by_a_mark(mark):
     rejection = trace(module(f"z = torch.view_as_complex(launch(x).view(8, 16, 2)); {mark}"))
