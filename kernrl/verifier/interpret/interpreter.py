@@ -114,6 +114,8 @@ def _side_by_side(plan: Plan, cases: Sequence[Case], deadline: float, timeout_s:
     except (RuntimeError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, MemoryError) as error:
         if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
             raise MemoryError from None
+        if "MKL FFT doesn't support" in str(error):  # half numbers, which a GPU transforms
+            return Unable(Status.NEEDS_GPU, f"{run.where}: a CPU transforms no half numbers.")
         said = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
         if isinstance(error, NotImplementedError) or "not implemented for" in said:
             return Unable(Status.NEEDS_GPU, f"{run.where}: {said} on a CPU.")

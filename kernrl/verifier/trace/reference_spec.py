@@ -141,6 +141,8 @@ def _why(error: Exception) -> str:
     text = str(error)
     if text.endswith(ADVICE):  # to who writes a candidate
         return f"{text.removesuffix(ADVICE)}; {_NEEDS_VALUES}"
+    if text.startswith("Unsupported dtype"):  # of a Fourier transform
+        return f"torch.fft has no {text.split()[-1]} numbers: leave --precision out, or cast in forward"
     if operator := without_shape(error):
         named = operator.replace("aten::", "torch.").removesuffix("()")
         return f"torch does not know what {named} returns without numbers; {_NEEDS_VALUES}"

@@ -297,6 +297,15 @@ def test_what_cannot_be_interpreted_needs_a_gpu():
     assert rejection.status is Status.NEEDS_GPU
 
 
+def test_a_transform_of_half_numbers_needs_a_gpu():
+    source = module("return launch(torch.fft.rfft(x).real.float())")
+    rejection = interpret(plan_of(source, spec(dense(8, 32, dtype="float16"))), {0: torch.randn(8, 32).half()})
+    assert isinstance(rejection, Rejection)
+    assert (rejection.status, rejection.reason) == (
+        Status.NEEDS_GPU, "aten._fft_r2c.default: a CPU transforms no half numbers.",
+    )  # fmt: skip
+
+
 HELPERS = """
 @triton.jit
 def larger(a, b):

@@ -50,3 +50,12 @@ def test_a_reference_that_depends_on_numbers_is_told_on_which(needing):
 def test_what_is_no_tensor_is_named():
     with pytest.raises(UsageError, match="forward returns a float, not tensors"):
         reference_plan(Task("t", SOURCE.format(returned="x, 3.0")), InputSet(FULL), "fp32", "sm_90")
+
+
+def test_a_transform_of_bfloat16_is_refused_with_what_to_do():
+    source = SOURCE.format(returned="torch.fft.rfft(x).abs()")
+    assert reference_plan(Task("t", source), InputSet(FULL), "fp32", "sm_90").outputs[0].shape == (8, 9)
+    with pytest.raises(UsageError, match=r"torch\.fft has no BFloat16 numbers: leave --precision out, or cast in forward$"):
+        reference_plan(Task("t", source), InputSet(FULL), "bf16", "sm_90")
+    cast = SOURCE.format(returned="torch.fft.rfft(x.float()).abs().to(x.dtype)")
+    assert reference_plan(Task("t", cast), InputSet(FULL), "bf16", "sm_90").outputs[0].dtype == "bfloat16"

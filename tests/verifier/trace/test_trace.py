@@ -609,9 +609,6 @@ REFUSED = {
     "unique": ("return launch(torch.unique(x))", "makes a tensor whose shape depends on numbers"),
     "masked_select": ("return launch(x.masked_select(x > 0))", "makes a tensor whose shape depends on numbers"),
     "least squares": ("return launch(torch.linalg.lstsq(x, x).solution)", "makes a tensor whose shape depends on numbers"),
-    "equal": ("return launch(x) if torch.equal(x, x) else x", "torch.equal, or a check of torch's own"),
-    "allclose": ("return launch(x) if torch.allclose(x, x) else x", "on the host (torch.allclose)"),
-    "covariance": ("return launch(torch.cov(x))", "torch.equal, or a check of torch's own"),
     "istft": (
         "z = torch.stft(x.view(1, -1), 16, 4, window=torch.ones(16, device=x.device), return_complex=True); "
         "return launch(torch.istft(z, 16, 4, window=torch.ones(16, device=x.device)))", "torch.istft, which looks at",
