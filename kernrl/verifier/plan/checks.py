@@ -324,7 +324,8 @@ def _check_outputs(plan: Plan, wanted: Sequence[TensorSpec] | None) -> None:
         _object(Status.WRONG, "forward() returns no tensor.")
     for position, output in enumerate(plan.outputs):
         if plan.storages[output.storage].kind != "temp":
-            _object(Status.POLICY, "forward() returns memory of an input or a parameter: write the result to a new tensor.")
+            reason = "forward() returns memory of an input or a parameter: write the result to a new tensor"
+            _object(Status.POLICY, f"{reason}, or return a copy of what is given back as it came.")
         if any(share(output, other) for other in plan.outputs[:position]):
             _object(Status.POLICY, "forward() returns two tensors that share memory: return separate ones.")
         if overlaps(output):
