@@ -107,6 +107,9 @@ def dtype_name(dtype: torch.dtype) -> str:
 class Recorder:
     """Storages and nodes recorded so far."""
 
+    current: ClassVar[Recorder | None] = None
+    """The one that records."""
+
     def __init__(self) -> None:
         self.storages: list[Storage] = []
         self.nodes: list[Node] = []
@@ -120,6 +123,8 @@ class Recorder:
         self.foreign: set[int] = set()
         """Storages (by key) of other recordings, which were made once and live on, and whether one of them is used here."""
         self.uses_foreign = False
+        self.frozen = False
+        """Whether a candidate that asks is told that parameters need no gradients."""
         self.statistics: set[int] = set()
         """Storages of running statistics, which every call in training mode changes."""
 
@@ -195,13 +200,19 @@ class Recorder:
     @contextlib.contextmanager
     def recording(self) -> Iterator[Recorder]:
         """Within, ATen calls of this thread are recorded and nothing is computed."""
-        with _LookLikeCuda(self), _RecordAten(self):
-            depth = mode_depth()
-            yield self
-            if mode_depth() != depth and has_default_device():
-                raise Untraceable("the code leaves torch.set_default_device on: say where tensors are made, by device=x.device")
-            if mode_depth() != depth:
-                raise Untraceable("the code leaves a mode of torch on: leave its block again, or do without")
+        before, Recorder.current = Recorder.current, self
+        try:
+            with _LookLikeCuda(self), _RecordAten(self):
+                depth = mode_depth()
+                yield self
+                if mode_depth() != depth and has_default_device():
+                    raise Untraceable(
+                        "the code leaves torch.set_default_device on: say where tensors are made, by device=x.device"
+                    )
+                if mode_depth() != depth:
+                    raise Untraceable("the code leaves a mode of torch on: leave its block again, or do without")
+        finally:
+            Recorder.current = before
 
     def is_cpu(self, tensor: torch.Tensor) -> bool:
         with no_torch_functions():
@@ -488,6 +499,8 @@ class _LookLikeCuda(TorchFunctionMode):
             return self.recorder.is_cpu(args[0])
         if owner is torch.Tensor.is_meta:
             return False
+        if owner is torch.Tensor.requires_grad and self.recorder.frozen and isinstance(args[0], torch.nn.Parameter):
+            return func(*args) and not sys._getframe(2).f_code.co_filename.endswith("candidate.py")
         return func(*args)
 
     def _literal(self, func: Any, args: Any, kwargs: dict[str, Any]) -> torch.Tensor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import array
+import atexit
 import collections
 import contextvars
 import csv
@@ -35,6 +36,7 @@ import numpy as np
 import torch
 
 from kernrl.verifier.base.compat import no_dispatch, no_torch_functions
+from kernrl.verifier.trace.recorder import Recorder
 
 _LIBRARIES = frozenset((
     *("array", "collections", "contextvars", "dataclasses", "datetime", "decimal", "enum", "fractions", "functools", "heapq"),
@@ -65,7 +67,7 @@ def made_in_c(cls: type) -> bool:
 
 def hides_state(kind: type) -> bool:
     """Whether objects of a class hold what cannot be looked into: those of C parts of the standard library or of torch."""
-    if kind is weakref.ProxyType or kind is weakref.CallableProxyType:
+    if kind is weakref.ProxyType or kind is weakref.CallableProxyType or kind is np.nditer:
         return True
     if type(kind).__name__ == "pybind11_type":
         return not hasattr(kind, "__members__")
@@ -91,6 +93,9 @@ _CONTENTS: tuple[tuple[type, Callable[[Any], object]], ...] = (
 """Classes whose objects keep their contents elsewhere in memory, and how to read them whatever a subclass says."""
 
 
+_ARRAY_FLAGS: Any = np.ndarray.flags.__get__  # pyright: ignore[reportFunctionMemberAccess]
+
+
 def own_state(value: Any) -> Iterator[object]:
     """What an object holds in itself: numbers and texts to compare."""
     kind = type(value)  # isinstance would ask a candidate's object for its class
@@ -102,8 +107,9 @@ def own_state(value: Any) -> Iterator[object]:
                 return
             yield hash(bytes(found) if isinstance(found, bytearray) else found)
     if issubclass(kind, np.ndarray):
-        plain = np.ndarray.view(value, np.ndarray)
-        yield str((plain.shape, plain.dtype))
+        plain, base = np.ndarray.view(value, np.ndarray), np.ndarray.base.__get__(value)
+        yield str((plain.shape, plain.dtype, plain.dtype.metadata, _ARRAY_FLAGS(value).num, plain.strides))
+        yield plain.ctypes.data - base.ctypes.data if type(base) is np.ndarray else 0
         yield 0 if plain.dtype.hasobject else hash(plain.tobytes())
     elif kind is np.random.Generator:
         yield str(value.bit_generator.state)
@@ -111,6 +117,8 @@ def own_state(value: Any) -> Iterator[object]:
         yield str(value.get_state(legacy=False))
     elif kind is torch.Generator:
         yield of_generator(value)
+    elif kind is types.BuiltinFunctionType:
+        yield f"{value.__module__}.{value.__qualname__}"
     elif kind is functools._lru_cache_wrapper:
         found = value.cache_info()
         yield f"{found.misses} {found.currsize}"
@@ -121,13 +129,20 @@ def own_state(value: Any) -> Iterator[object]:
 def of_tensor(value: torch.Tensor) -> Iterator[object]:
     """What a tensor holds: its view of its memory, that memory where it is real, the length of its history in autograd."""
     with no_torch_functions():
+        yield id(type(value)), value.layout, value.is_conj(), value.is_neg(), value.retains_grad
         if value.layout is torch.strided:
             storage = value.untyped_storage()
             yield tuple(value.shape), value.stride(), value.storage_offset(), storage.nbytes()
+            yield _is_on_host(value)
             if value.device.type == "cpu":
                 yield hash(ctypes.string_at(storage.data_ptr(), storage.nbytes()))
         yield tuple(value.shape), value.dtype, value.requires_grad
         yield _length_of_history(value.grad_fn)
+
+
+def _is_on_host(tensor: torch.Tensor) -> bool:
+    """Whether a tensor would be in host memory in a real run."""
+    return Recorder.current is not None and Recorder.current.is_cpu(tensor)
 
 
 def _length_of_history(last: Any) -> int:
@@ -153,6 +168,30 @@ _COUNT_BYTES = ctypes.sizeof(ctypes.c_ssize_t)
 """Of the count of references, which objects begin with."""
 
 
+@functools.cache
+def how_shown(kind: type) -> Callable[[Any], object] | None:
+    """How objects of C that belong to torch, numpy or another library tell their value: a dtype, a device."""
+    if issubclass(kind, np.dtype):
+        return lambda value: f"{value} {value.metadata}"
+    if issubclass(kind, torch.UntypedStorage):
+        return torch.UntypedStorage.nbytes
+    if type(kind).__name__ == "pybind11_type":
+        return int if hasattr(kind, "__int__") else None
+    return _text if type(kind.__repr__) is types.WrapperDescriptorType and kind.__repr__ is not object.__repr__ else None
+
+
+def _text(value: Any) -> str:
+    text = repr(value)
+    return "" if " at 0x" in text else text
+
+
+@functools.cache
+def slots(kind: type) -> tuple[tuple[str, types.MemberDescriptorType], ...]:
+    """The attributes that objects of a library's class keep outside a dict."""
+    named = ((name, slot) for cls in kind.__mro__ for name, slot in vars(cls).items())
+    return tuple((name, slot) for name, slot in named if type(slot) is types.MemberDescriptorType)
+
+
 def _base(kind: type) -> type:
     """The class written in C that a class of objects derives from."""
     return next((one for one in kind.__mro__ if not one.__flags__ & _HEAP or one.__module__ != "candidate"), object)
@@ -170,6 +209,7 @@ def inside(value: Any) -> Iterator[Any]:
     elif issubclass(kind, np.ndarray):
         plain = np.ndarray.view(value, np.ndarray)
         yield plain.tolist() if plain.dtype.hasobject else None
+        yield np.ndarray.base.__get__(value)
     elif kind is functools._lru_cache_wrapper:
         yield from _results(value)
     elif not issubclass(kind, np.generic):
@@ -197,7 +237,7 @@ _SETTINGS: dict[str, Callable[[], object]] = {
     "sys.get_coroutine_origin_tracking_depth()": sys.get_coroutine_origin_tracking_depth,
     "csv.field_size_limit()": csv.field_size_limit, "socket.getdefaulttimeout()": socket.getdefaulttimeout,
     "threading.stack_size()": threading.stack_size, "os.getcwd()": os.getcwd, "locale": lambda: locale.setlocale(locale.LC_ALL),
-    "numpy.geterr()": lambda: str(np.geterr()), "numpy.getbufsize()": np.getbufsize,
+    "numpy.geterr()": lambda: f"{np.geterr()} {id(np.geterrcall())}", "numpy.getbufsize()": np.getbufsize,
     "numpy.get_printoptions()": lambda: str(np.get_printoptions()),
     "torch.get_num_interop_threads()": torch.get_num_interop_threads,
     "torch's print options": lambda: str(torch._tensor_str.PRINT_OPTS),  # pyright: ignore[reportAttributeAccessIssue]
@@ -205,6 +245,19 @@ _SETTINGS: dict[str, Callable[[], object]] = {
     "os.getpriority()": lambda: os.getpriority(os.PRIO_PROCESS, 0),
 }  # fmt: skip
 """Numbers of the process that may be set, and who says what they are."""
+_NO_SETTING = ("_mode", "_trace", "_metadata", "_state", "_group")
+_OF_TORCH: list[Callable[[], object]] = [
+    *(
+        ask
+        for name, ask in vars(torch._C).items()
+        if name.startswith("_get_") and f"_s{name[2:]}" in vars(torch._C) and not name.endswith(_NO_SETTING)
+    ),
+    *(torch.is_autocast_cache_enabled, torch.is_warn_always_enabled, torch.is_anomaly_check_nan_enabled),
+]
+_CASTING = [
+    name for name in ("cpu", "cuda", "xpu", "mps", "hpu", "xla", "mtia", "maia") if torch.amp.is_autocast_available(name)
+]
+"""Kinds of devices for which autocast has a dtype."""
 _LIMITS = [name for name in dir(resource) if name.startswith("RLIMIT_")]
 
 
@@ -214,8 +267,15 @@ def of_process() -> Iterator[tuple[str, object]]:
     yield "sys.getswitchinterval()", sys.getswitchinterval()
     yield "torch.get_num_threads()", torch.get_num_threads()
     yield "os.environ", hash(tuple(sorted(os.environ._data.items())))  # pyright: ignore[reportAttributeAccessIssue]
-    decimals = decimal.getcontext()
-    yield "decimal.getcontext()", (decimals.prec, decimals.rounding, decimals.Emin, decimals.Emax, decimals.capitals)
+    contexts = decimal.getcontext(), decimal.DefaultContext, decimal.BasicContext, decimal.ExtendedContext
+    yield "decimal's contexts", [repr(context) for context in contexts]
+    yield "torch's settings", [ask() for ask in _OF_TORCH]
+    yield "torch.get_autocast_dtype()", [torch.get_autocast_dtype(device) for device in _CASTING]
+    yield "torch.autocast_increment_nesting()", (torch.autocast_increment_nesting(), torch.autocast_decrement_nesting())
+    yield "atexit", atexit._ncallbacks()
+    yield "contextvars.copy_context()", len(contextvars.copy_context())
+    yield "ctypes.get_errno()", ctypes.get_errno()
+    yield "gc.get_debug()", (gc.get_debug(), gc.isenabled())
     for name, ask in _SETTINGS.items():
         yield name, ask()
     mask = os.umask(0o77)

@@ -27,12 +27,14 @@ from kernrl.verifier.base.compat import no_torch_functions
 from kernrl.verifier.trace.recorder import Untraceable, exact
 from kernrl.verifier.trace.state.object_state import (
     hides_state,
+    how_shown,
     inside,
     is_library,
     made_in_c,
     of_process,
     of_tensor,
     own_state,
+    slots,
 )
 
 _MOST = 100_000
@@ -58,6 +60,8 @@ _NUMPY = frozenset(("numpy", *(f"numpy.random.{name}" for name in _LOTS)))
 _NO_STATE = frozenset(("__builtins__", "__dict__", "__weakref__"))
 _OF_A_FILE = frozenset(("__spec__", "__loader__"))
 """What a candidate's module lacks: only one that is recorded outside a sandbox has a loader."""
+_NOT_LOOKED_INTO = ("kernrl.verifier.trace.launch.launches", "kernrl.verifier.trace.recorder", "torch._ops")
+"""Modules of objects that a launch or an operator holds: the recording itself, and tables that `guards` looks at."""
 _CONTAINERS = (dict, list, tuple, set, frozenset)
 # by id: a candidate's class may say that it equals any other
 _PLAIN = frozenset(map(id, (*_NUMBERS_AND_TEXTS, bool, types.NoneType)))
@@ -69,23 +73,30 @@ _QUALNAME = vars(type)["__qualname__"].__get__
 _SHOWS_ATTRIBUTES = (types.NoneType, types.GetSetDescriptorType, types.MemberDescriptorType)
 _COPYING = frozenset(("__copy__", "__deepcopy__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__"))
 
-_libraries: set[int] = set()
-"""Namespaces (by id) of the modules that were there before the candidate."""
+_libraries: dict[int, Any] = {}
+"""Namespaces (by id) of the modules that were there before the candidate, and what a walk calls them."""
 _known: dict[int, object] = {}
 """Classes, functions and their code (by id) that were there, too: what others say of themselves, such as a module's name, they
 may say of their own accord."""
 
 
+_of_kernels: set[str] = set()
+"""Attributes that Triton itself gives its kernels, and what belongs to these."""
+_hiding: dict[int, bool] = {}
+"""Whether objects of a class hide a state (`hides_state`), by the id of the class, of those in `_known`."""
 _most_subclasses: weakref.WeakKeyDictionary[type, int] = weakref.WeakKeyDictionary()
 
 
 def know_libraries() -> None:
     """Once, before candidates: what there is now is none of theirs."""
-    _libraries.update(id(vars(module)) for module in list(sys.modules.values()) if isinstance(module, types.ModuleType))
+    names = [id(vars(module)) for module in list(sys.modules.values()) if isinstance(module, types.ModuleType)]
+    _libraries.update(zip(names, names, strict=True))
     gc.unfreeze()  # the process that this one is a fork of may have hidden its own; the fork server freezes them again
     for one in gc.get_objects():
         if issubclass(type(one), type | types.FunctionType):
             _known[id(one)] = one
+        if str(type(one).__module__).startswith("triton.runtime."):
+            _of_kernels.update(getattr(one, "__dict__", ()))
         if type(one) is types.FunctionType:
             _known.update((id(code), code) for code in _codes(one.__code__))
 
@@ -96,6 +107,11 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
     for one in code.co_consts:
         if isinstance(one, types.CodeType):
             yield from _codes(one)
+
+
+def was_there(function: object) -> bool:
+    """Whether a function of Python was there before the candidate."""
+    return type(function) is types.FunctionType and id(function) in _known
 
 
 def is_own(cls: type, home: str) -> bool:
@@ -128,6 +144,19 @@ def kept(model: torch.nn.Module) -> dict[str, Any]:
     home = sys.modules.get(type(model).__module__)
     with no_torch_functions():
         return _Walk(type(model).__module__).walk(model, vars(home) if home else {})
+
+
+def hung(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The same of values that code has put into libraries."""
+    kinds = (*_CONTAINERS, torch.Tensor, np.ndarray)
+    mine = {
+        path: value
+        for path, value in values.items()
+        if not path.startswith("linecache.cache") or type(value) is not tuple
+        if issubclass(kind := type(value), kinds) or is_library(kind) or (id(kind) not in _known and is_own(kind, ""))
+    }
+    with no_torch_functions():
+        return _Walk("").on_libraries(mine) if mine else {}
 
 
 def changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
@@ -198,16 +227,23 @@ class _Walk:
     """Through what is reachable from a candidate's object and its module; no further than into its own classes."""
 
     def __init__(self, home: str) -> None:
-        self._home, self._seen, self._depth = home, set(_libraries), 0
+        self._home, self._depth = home, 0
+        self._seen: dict[int, Any] = dict(_libraries)
+        """Objects by id, and the path at which each was met first."""
         self._found: dict[str, Any] = {}
         self._alive: list[list[Any]] = []
         self._own: dict[int, tuple[type, bool]] = {}
         """Whether a class is the candidate's, by id; the class is kept, so that no other gets its id."""
 
     def walk(self, model: torch.nn.Module, names: Mapping[str, Any]) -> dict[str, Any]:
-        self._seen.add(id(names))  # kernels hold it, too
+        self._seen[id(names)] = ""  # kernels hold it, too
         self._of("self", model)
         self._names("", names)
+        return self._found
+
+    def on_libraries(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        for path, value in values.items():
+            self._on_library("", {path: value})
         return self._found
 
     def _names(self, path: str, names: Mapping[str, Any]) -> None:
@@ -230,8 +266,9 @@ class _Walk:
             self._found[path] = _exact(value)
             return
         if id(value) in self._seen:
+            self._found[f"{path}<is>"] = self._seen[id(value)]  # which of two like objects lies here may be a count, too
             return
-        self._seen.add(id(value))
+        self._seen[id(value)] = path
         if len(self._seen) > _MOST + len(_libraries) or self._depth >= _DEEPEST:
             raise Untraceable(
                 "the code keeps so many objects, or such deeply nested ones, that a count could hide among them: keep less"
@@ -251,7 +288,7 @@ class _Walk:
         if issubclass(kind, torch.Tensor):
             self._found[f"{path}<tensor>"] = tuple(of_tensor(value))
             self._names(path, vars(value))
-            if value.is_leaf:  # torch warns where another is asked for it
+            if value.is_leaf and value.grad is not None:  # torch warns where one that is no leaf is asked for it
                 self._of(f"{path}.grad", value.grad)
             if value.layout is torch.strided:
                 self._names(f"{path}<storage>", vars(value.untyped_storage()))
@@ -279,11 +316,15 @@ class _Walk:
                 self._of(f"{path}<{name}>", getattr(value, name))
             self._of(f"{path}<doc>", value.__doc__)
         elif kind is types.ModuleType:
+            self._found[f"{path}<is>"] = id(value)
             if value.__spec__ is None:  # one that the code has made
                 self._names(path, vars(value))
+        elif kind is types.CodeType:
+            self._found[f"{path}<is>"] = id(value)
         elif issubclass(kind, type):
+            self._found[f"{path}<is>"] = id(value)
             self._attributes(path, value, self._is_own(value))
-        elif hides_state(kind):
+        elif self._hides_state(kind):
             raise Untraceable(
                 f"the code keeps a {kind.__name__} ({path}), in which a count could hide: keep plain values and tensors"
             )
@@ -325,6 +366,7 @@ class _Walk:
 
     def _function(self, path: str, value: types.FunctionType) -> None:
         if id(value) in _known or (not _known and not is_own_function(value, self._home)):
+            self._found[f"{path}<is>"] = id(value)
             return
         self._found[f"{path}<code>"] = id(value.__code__)
         self._found[f"{path}<name>"] = (value.__name__, value.__qualname__, value.__doc__)
@@ -351,6 +393,14 @@ class _Walk:
             known = self._own[id(cls)] = cls, is_own(cls, self._home)
         return known[1]
 
+    def _hides_state(self, kind: type) -> bool:
+        known = _hiding.get(id(kind))
+        if known is None:
+            known = hides_state(kind)
+            if id(kind) in _known:  # which stays
+                _hiding[id(kind)] = known
+        return known
+
     def _attributes(self, path: str, value: Any, own: bool) -> None:
         is_class = issubclass(type(value), type)
         if own and not is_class:
@@ -360,7 +410,7 @@ class _Walk:
         except AttributeError:
             names = {}
         if not own and not issubclass(type(value), torch.nn.Module):
-            self._on_library(path, names)
+            self._of_a_library(path, value, names)
             return
         if not is_class:
             self._found[f"{path}<class>"] = id(type(value))
@@ -376,6 +426,17 @@ class _Walk:
             if self._is_own(cls):  # perhaps no name stands for it
                 self._of(f"{path}<class>.{i}", cls)
         self._names(path, names)
+
+    def _of_a_library(self, path: str, value: Any, names: Mapping[str, Any]) -> None:
+        kind = type(value)
+        if (value if issubclass(kind, type) else kind).__module__ in _NOT_LOOKED_INTO:
+            return
+        if not issubclass(kind, type):
+            show = how_shown(kind)
+            self._found[f"{path}<shown>"] = id(kind), show and show(value)
+            if found := slots(kind):
+                names = {**names, **{name: slot.__get__(value) for name, slot in found if _is_set(slot, value)}}
+        self._on_library(path, names, of_kernel=kind.__module__.startswith("triton.runtime."))
 
     def _check_methods(self, path: str, kind: type) -> None:
         """What is done when an object dies, or when the module that holds it is copied, is not seen in a trace; nor is what an
@@ -401,21 +462,27 @@ class _Walk:
                     except AttributeError:
                         continue
 
-    def _on_library(self, path: str, names: Mapping[str, Any]) -> None:
-        """What of a candidate may hang on an object of another library, such as a count on a kernel: values and containers."""
+    def _on_library(self, path: str, names: Mapping[str, Any], *, of_kernel: bool = False) -> None:
+        """What of a candidate may hang on an object of another library, such as a count on a kernel. Of what Triton's own hold
+        by themselves, only values and containers may be a candidate's."""
         for name, item in list(names.items()):
             if id(type(item)) in _PLAIN:
                 self._found[f"{path}.{name}"] = _exact(item)
             elif id(type(item)) in _HOLDERS and id(item) not in self._seen:
-                self._seen.add(id(item))
+                self._seen[id(item)] = f"{path}.{name}"
                 self._found[f"{path}.{name}<len>"] = len(item)
                 if type(item) is not dict and all(id(type(one)) in _PLAIN for one in item):  # such as a kernel's lines
                     self._found[f"{path}.{name}<items>"] = [_exact(one) for one in item]
                     continue
                 inside = item.items() if type(item) is dict else enumerate(item)
                 self._on_library(f"{path}.{name}", {_key(k, i): v for i, (k, v) in enumerate(inside)})
-            elif self._is_own(type(item)) or id(type(item)) in _WALKED or type(item).__module__.startswith("triton.runtime."):
+            elif of_kernel and name in _of_kernels and not self._may_hold_own(type(item)):
+                continue
+            elif not (".nargs" in path and issubclass(type(item), torch.Tensor)):  # an autotuner keeps its latest ones
                 self._of(f"{path}.{name}", item)
+
+    def _may_hold_own(self, kind: type) -> bool:
+        return self._is_own(kind) or id(kind) in _WALKED or kind.__module__.startswith("triton.runtime.")
 
     def _library(self, path: str, value: Any) -> None:
         for i, part in enumerate(own_state(value)):
@@ -428,6 +495,14 @@ class _Walk:
         for i, item in enumerate(items):
             if not issubclass(type(item), type) or self._is_own(item):
                 self._of(f"{path}.{i}", item)
+
+
+def _is_set(slot: types.MemberDescriptorType, value: object) -> bool:
+    try:
+        slot.__get__(value)
+    except AttributeError:
+        return False
+    return True
 
 
 def _copies_slots(cls: type, name: str) -> bool:
