@@ -185,6 +185,7 @@ def _where(error: BaseException) -> str:
 def trace(source: str, specs: list[TraceSpec]) -> list[Plan]:
     """Execute the candidate's module once and record its forward for every input set."""
     assert _launches is not None
+    guards.begin()
     at_import, files = Recorder(), guards.open_files()
     _launches.begin(at_import)
     with at_import.recording():
@@ -204,7 +205,7 @@ def trace(source: str, specs: list[TraceSpec]) -> list[Plan]:
                 plan = _record(_load(source), spec, recorder, shapes)
             earlier.append(recorder)
         plans.append(plan)
-    guards.check_untouched()
+    guards.check_untouched(at_end=True)
     guards.check_closed(files)
     return plans
 

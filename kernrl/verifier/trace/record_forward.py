@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -34,7 +35,7 @@ from kernrl.verifier.trace import running_statistics
 from kernrl.verifier.trace.constant_tensors import RANDOM
 from kernrl.verifier.trace.parameters import counterparts
 from kernrl.verifier.trace.recorder import CUDA, Recorder, Untraceable, none_swallowed
-from kernrl.verifier.trace.state import guards
+from kernrl.verifier.trace.state import guards, other_modes, other_names
 from kernrl.verifier.trace.state.other_shapes import Earlier, check_other_shapes
 from kernrl.verifier.trace.state.own_methods import check_methods
 from kernrl.verifier.trace.state.python_state import aheads, changed, kept, remembered, set_ahead, set_names_ahead
@@ -83,10 +84,10 @@ def record_forward(
     return _finish(spec, recorder, _needed_setup(setup, recorder, outputs, unmatched), outputs, kernels[:count])
 
 
-def _inputs(spec: TraceSpec, recorder: Recorder) -> list[Any]:
-    """Arguments of one call, in memory of their own."""
+def _inputs(spec: TraceSpec, recorder: Recorder, *, trained: bool = False) -> list[Any]:
+    """Arguments of one call, in memory of their own. `trained`: they need gradients, as in the middle of a network."""
     sources = iter(range(sum(1 for _ in tensor_specs(spec.inputs))))
-    return [_materialise(a, recorder, sources) for a in spec.inputs]
+    return [_materialise(a, recorder, sources, trained=trained) for a in spec.inputs]
 
 
 def _call(
@@ -139,22 +140,31 @@ def _call_again(
         raise Untraceable(f"forward() returns {first.nesting}, and the reference {spec.nesting}: return the same structure")
 
     usual = spec.input_set == FULL  # the sizes that users have
-    here, elsewhere = contextlib.nullcontext, functools.partial(guards.elsewhere, type(model).__module__)
+    home = type(model).__module__
+    named = functools.partial(other_names.as_another, home, other_names.others())
+
+    @contextlib.contextmanager
+    def script() -> Iterator[None]:
+        with other_names.as_script(home), other_modes.varied(recorder, _float_type(spec)):
+            yield
+
     # in use, gradients are on unless somebody turns them off
     modes = grad, inference, no_grad = torch.enable_grad, torch.inference_mode, torch.no_grad
     # What is remembered is looked at after each part. A count that comes round in one must be seen in another, whichever of the
-    # modes it moves in, here, elsewhere or in both: so no part has two calls here or two elsewhere, and one has a single call.
+    # modes it moves in, under a name, as a script or in both: so no part has two calls of one kind, and one has a single call.
     if usual:
         ways = [
-            [(here, grad)],
-            [(here, inference), (elsewhere, grad)],
-            [(here, no_grad), (elsewhere, inference)],
-            [(elsewhere, no_grad)],
+            [(named, grad)],
+            [(named, inference), (script, grad)],
+            [(named, no_grad), (script, inference)],
+            [(script, no_grad)],
         ]
     else:
-        ways = [[(elsewhere, no_grad)], [(here, grad), (elsewhere, inference)]]
+        ways = [[(script, no_grad)], [(named, grad), (script, inference)]]
 
-    def call(given: list[Any], place: Callable[[], Any] = here, gradients: Callable[[], Any] = torch.no_grad) -> Call:
+    def call(
+        given: list[Any], place: Callable[[], Any] = contextlib.nullcontext, gradients: Callable[[], Any] = torch.no_grad
+    ) -> Call:
         with place():
             try:
                 return _call(model, given, recorder, strict=True, gradients=gradients)
@@ -167,7 +177,7 @@ def _call_again(
         return _inputs(spec, recorder)
 
     def again(given: list[Any]) -> Call:
-        return call(given, elsewhere, next(gradients))
+        return call(given, script, next(gradients))
 
     def check_ways(expected: Call, given: list[Any]) -> Call:
         """Forward may be called in several ways, and whatever is counted in one of them must decide nothing; the last call."""
@@ -181,7 +191,10 @@ def _call_again(
                 last = call(given if on_given else fresh(), *way)
                 check_same(last, expected, recorder, kernels)
 
-        if not (moved := _moved(model, [functools.partial(call_in, part) for part in ways])):
+        moved = _moved(model, [functools.partial(call_in, part) for part in ways])
+        if usual:
+            check_tables(expected)
+        if not moved:
             return last
         for ahead in aheads():
             if others := set_ahead(model, moved, ahead):
@@ -194,6 +207,19 @@ def _call_again(
             check_calls(again, fresh, expected, fresh(), recorder, kernels)
         set_ahead(model, moved, 0)
         return last
+
+    tables = guards.library_tables() if usual else {}
+
+    def check_tables(expected: Call) -> None:
+        """What libraries hold must be as it was before a round of calls, or another one: no change of theirs comes round."""
+        nonlocal tables
+        for further in (itertools.chain(*ways), ()):
+            before, tables = tables, guards.library_tables()
+            if not (moved := changed(before, tables)):
+                return
+            for way in further:
+                check_same(call(fresh(), *way), expected, recorder, kernels)
+        raise Untraceable(f"forward() keeps a count or a history ({moved[0]}), by which later calls may do something else")
 
     gradients = itertools.cycle(modes)
     last = check_ways(first, inputs)
@@ -213,6 +239,7 @@ def _call_again(
             check_other_shapes(mine, [mine], construct, kernels)
     check_other_shapes(mine, earlier, construct, kernels)
     earlier.append(mine)
+    latest: Call | None = first
     if spec.modes_differ is not None:
         model.train(not spec.training)
         mode = "eval" if spec.training else "train"
@@ -220,6 +247,10 @@ def _call_again(
         later = check_other_mode(call, given, first, recorder, kernels, mode=mode, differs=spec.modes_differ)
         if usual and later is not None:
             check_ways(later, given)
+        latest = later
+    if usual and latest is not None:  # at the end, since autograd may leave a history on what a module keeps
+        place = random.SystemRandom().choice((named, script))
+        check_same(call(_inputs(spec, recorder, trained=True), place, grad), latest, recorder, kernels)
 
 
 def _moved(model: torch.nn.Module, parts: Sequence[Callable[[], None]]) -> list[str]:
@@ -278,14 +309,32 @@ def _leaves(value: Any) -> Iterator[torch.Tensor]:
             yield from _leaves(item)
 
 
-def _materialise(value: Any, recorder: Recorder, sources: Iterator[int]) -> Any:
+def _materialise(value: Any, recorder: Recorder, sources: Iterator[int], *, trained: bool = False) -> Any:
     if isinstance(value, TensorSpec):
-        return recorder.empty(value, "input", next(sources))
+        source = next(sources)
+        made = recorder.empty(value, "input", source)
+        return _computed(made, recorder, source) if trained and made.is_floating_point() else made
     if isinstance(value, list | tuple):
-        return type(value)(_materialise(v, recorder, sources) for v in value)
+        return type(value)(_materialise(v, recorder, sources, trained=trained) for v in value)
     if isinstance(value, dict):
-        return {name: _materialise(v, recorder, sources) for name, v in value.items()}
+        return {name: _materialise(v, recorder, sources, trained=trained) for name, v in value.items()}
     return value
+
+
+def _computed(tensor: torch.Tensor, recorder: Recorder, source: int) -> torch.Tensor:
+    """The same input as autograd knows what was computed of others, or as one of these if its strides would be lost."""
+    with torch.enable_grad():
+        copy = tensor.requires_grad_().clone()
+    if copy.stride() != tensor.stride():
+        return tensor
+    recorder.adopt(copy, "input", source)
+    return copy
+
+
+def _float_type(spec: TraceSpec) -> torch.dtype:
+    """The type of the first input of floating point."""
+    types = (getattr(torch, one.dtype) for one in tensor_specs(spec.inputs))
+    return next((one for one in types if one.is_floating_point), torch.float32)
 
 
 def _outputs(value: Any, recorder: Recorder, *, strict: bool) -> Iterator[torch.Tensor]:

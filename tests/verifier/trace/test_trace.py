@@ -732,7 +732,7 @@ ERRORS = {
     ),
     "memory": ("b = bytearray(1 << 40); return launch(x)", Status.TRACE_ERROR, "MemoryError"),
     "exit": ("import sys; sys.exit(0)", Status.TRACE_ERROR, "ended its process"),
-    "segfault": ("import ctypes; ctypes.string_at(0)", Status.CRASH, "signal 11"),
+    "segfault": ("import ctypes; ctypes.pythonapi.Py_DecRef(ctypes.c_void_p(8))", Status.CRASH, "signal 11"),
     "hang": ("while True: pass", Status.TIMEOUT, "2 s"),
 }  # fmt: skip
 

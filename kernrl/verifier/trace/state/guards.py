@@ -7,6 +7,8 @@ honest modules right, and makes it harder to cheat. Only for the trace child's p
 
 from __future__ import annotations
 
+import array
+import collections
 import contextlib
 import copy
 import copyreg
@@ -15,8 +17,10 @@ import dataclasses
 import functools
 import gc
 import importlib
+import io
 import operator
 import os
+import random
 import select
 import sys
 import threading
@@ -28,8 +32,9 @@ import torch
 
 from kernrl.verifier.base import compat
 from kernrl.verifier.trace.recorder import Untraceable
-from kernrl.verifier.trace.state import nondeterminism, python_state
+from kernrl.verifier.trace.state import nondeterminism, other_modes, python_state
 from kernrl.verifier.trace.state.library_state import Attributes, Dicts, LibraryState, namespace
+from kernrl.verifier.trace.state.library_tables import LibraryTables
 
 _LATER = {
     "signal": "signal setitimer alarm set_wakeup_fd", "_thread": "start_new_thread",
@@ -63,8 +68,14 @@ _ATEN = "torch.ops.aten"
 _VERSION = "Tensor._version"
 _CALLED = frozenset(("_op", "_op_dk"))
 """Attributes of operators in which the functions of C are that they call."""
+_FOUND_LATER = frozenset(("_dispatch_cache", "_lazy_handle", "is_view", "__annotations__"))
+"""Attributes of operators that torch sets when they are first needed."""
+_BODIES = ("py_kernels", "python_key_table", "functorch_table", "_dispatch_cache")
+"""Tables of operators by which torch finds what they call under a mode."""
 _NOT_OPERATORS = frozenset(("name",))
 """Names of `torch.ops.aten` that are no operators."""
+
+_OVERLOAD = torch._ops.OpOverload
 
 _HAVE_FRAMES = {
     types.TracebackType: "tb_frame", types.GeneratorType: "gi_frame", types.CoroutineType: "cr_frame",
@@ -79,6 +90,10 @@ _TELL_THREADS_APART = frozenset(id(vars(module)) for module in (threading, datac
 repr(), and imports have locks."""
 
 _frame = sys._getframe
+_recursion_limit = sys.getrecursionlimit
+_lot = random.SystemRandom()
+_DEEPER = 500
+"""Calls by which it may be deeper; never less deep, since Triton needs it."""
 
 _in_forward = False
 _settings: dict[str, Any] = {}
@@ -94,12 +109,20 @@ _tables: list[tuple[str, Any, list[Any]]] = []
 """Name, object and contents of lists and dicts that decide how others import, copy and compute."""
 _libraries: LibraryState | None = None
 """Everything that was loaded, as it was."""
+_in_libraries: list[LibraryTables] = []
+"""What the names of libraries stand for, as it was; after the first, of modules that a candidate has loaded."""
+_added: dict[str, object] = {}
+"""What a candidate has put there."""
+_forked: dict[str, object] = {}
+"""What forking has put there."""
 _attributes: dict[int, frozenset[str]] = {}
 """Names that hang on each function of `_OWN_NAMES`."""
 _on_functions: Attributes | None = None
 _operators: dict[tuple[str, str], tuple[Any, dict[str, Any]]] = {}
-"""Torch's operators and their overloads by name (`_named_operators`), and what each calls."""
+"""Torch's operators and their overloads by name (`_named_operators`), and the attributes of each."""
 _on_operators: Attributes | None = None
+_bodies: Dicts[tuple[tuple[str, str], str]] | None = None
+"""Their tables (`_BODIES`)."""
 
 
 def builtins_of_a_candidate() -> dict[str, Any]:
@@ -114,41 +137,33 @@ def builtins_of_a_candidate() -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def elsewhere(home: str) -> Iterator[None]:
-    """Within, a candidate's module goes by another name and file, in a program with other arguments."""
-    module, arguments = sys.modules.get(home), (sys.argv, sys.orig_argv)
-    names: dict[str, Any] = vars(module) if module else {}
-    before = {name: names.get(name) for name in ("__name__", "__file__")}
-    names |= {"__name__": "__main__", "__file__": "/kernels/best.py"}
-    sys.argv = ["best.py", "--run"]
-    sys.orig_argv = ["python", *sys.argv]
-    try:
-        yield
-    finally:
-        names.update(before)
-        sys.argv, sys.orig_argv = arguments
-
-
-@contextlib.contextmanager
 def inside_forward() -> Iterator[None]:
     """Within, refuse questions whose answer may differ between calls: the time, random numbers, addresses, the process."""
     global _in_forward
     before, _in_forward = _in_forward, True
+    # how deep calls may go depends on who calls: whoever finds out gets another answer in each call
+    limit = _recursion_limit()
+    another = limit + _lot.choice((0, _lot.randrange(_DEEPER)))
+    sys.setrecursionlimit(another)
     try:
         yield
     finally:
         _in_forward = before
+        if _recursion_limit() == another:
+            sys.setrecursionlimit(limit)
 
 
 def install() -> None:
     """Replace what may not be called, for good, and remember what modules hold. Once, before candidates."""
-    global _libraries, _dicts, _on_functions, _on_operators
+    global _libraries, _dicts, _on_functions, _on_operators, _bodies
     _guard_functions(nondeterminism.ASKED, always=False)
     _guard_functions(_LATER, always=True)
     _guard_frames()
     nondeterminism.guard_classes(_guarded)
     _guard_environment()
     _guard_counts()
+    _guard_sizes()
+    other_modes.install(asked_by_candidate)
     _fill_in()
     _knobs.update(compat.knobs())
     _settings.update(compat.torch_settings())
@@ -162,10 +177,12 @@ def install() -> None:
         if isinstance(cls, type) and f"torch.nn.{name}" not in _before:
             _remember_class(f"torch.nn.{name}", cls)
     decompositions = importlib.import_module("torch._decomp").decomposition_table
+    others = importlib.import_module("torch._decomp").global_decomposition_table
     tables = {
         "sys.meta_path": sys.meta_path, "sys.path_hooks": sys.path_hooks, "copyreg.dispatch_table": copyreg.dispatch_table,
         "torch._decomp.decomposition_table": decompositions, "copy._deepcopy_dispatch": vars(copy)["_deepcopy_dispatch"],
         "copy._copy_dispatch": vars(copy)["_copy_dispatch"],
+        **{f"torch._decomp's table {name!r}": table for name, table in others.items() if table is not decompositions},
     }  # fmt: skip
     on = [value for place in _OWN_NAMES for value in _before[place][1].values() if type(value) is types.FunctionType]
     _attributes.update((id(value), frozenset(vars(value))) for value in on)
@@ -174,11 +191,15 @@ def install() -> None:
     operators.OperatorBase.py_impl = _guarded(operators.OperatorBase.py_impl, "py_impl", always=True)
     python_state.know_libraries()
     _libraries = LibraryState()
+    _in_libraries.append(LibraryTables(_libraries.namespaces()))
     names = {place: now for place, (now, _) in _before.items()}
     _dicts = Dicts({**names, _ATEN: vars(torch.ops.aten), **{n: one for n, one in tables.items() if isinstance(one, dict)}})
     _on_functions = Attributes(on)
-    _operators.update((name, (one, _calls(one))) for name, one in _named_operators())
+    _operators.update((name, (one, dict(vars(one)))) for name, one in _named_operators())
     _on_operators = Attributes([one for one, _ in _operators.values()])
+    _bodies = Dicts(
+        {(n, table): vars(one)[table] for n, (one, _) in _operators.items() for table in _BODIES if table in vars(one)}
+    )
 
 
 def _fill_in() -> None:
@@ -187,6 +208,11 @@ def _fill_in() -> None:
         importlib.import_module(name)
     with torch.profiler.record_function("first"):
         pass
+    for name in torch._C._dispatch_get_all_op_names():
+        if name.startswith("aten::"):
+            operator, _, overload = name.removeprefix("aten::").partition(".")
+            with contextlib.suppress(AttributeError):  # some are for TorchScript alone
+                getattr(getattr(torch.ops.aten, operator), overload or "default")
 
 
 def _remember_class(place: str, cls: Any) -> None:
@@ -208,8 +234,8 @@ def add_module(name: str, module: types.ModuleType) -> None:
         _libraries.add_module(name, module)
 
 
-def check_untouched() -> None:
-    """Raise Untraceable if anything that was there before the candidate is replaced, or is hooked."""
+def check_untouched(*, at_end: bool = False) -> None:
+    """Raise Untraceable if anything that was there before the candidate is replaced, or is hooked. `at_end`: also in tables."""
     for name, value in compat.torch_settings().items() if _settings else ():
         if value != _settings[name]:
             raise Untraceable(f"the code changes torch's {name}: leave torch's settings as they are")
@@ -231,8 +257,13 @@ def check_untouched() -> None:
             raise Untraceable(f"the code replaces torch.ops.aten.{name}: leave other modules as they are")
     if _on_operators is not None and ((some := _on_operators.changed()) or _ATEN in changed):
         _check_operators(some)
+    if _bodies is not None:
+        _check_bodies(_bodies.changed())
     if _libraries is not None and (replaced := _libraries.replaced()):
         raise Untraceable(f"the code replaces {replaced}: leave other modules as they are")
+    for one in _in_libraries[:1] if at_end else ():
+        if replaced := one.replaced():
+            raise Untraceable(f"the code replaces {replaced}: leave other modules as they are")
     for name, table, contents in _tables:
         if isinstance(table, dict) and name not in changed:
             continue
@@ -254,12 +285,24 @@ def _check_operators(changed: Iterable[int]) -> None:
     first, which are made when they are first asked for. `changed`: places in `_operators`, to look at where no name is left."""
     known = list(_operators.items())
     for name, one in (*_named_operators(), *((known[i][0], known[i][1][0]) for i in changed)):
-        calls = _calls(one)
-        before, called = _operators.get(name, (one, calls))
+        before, attributes = _operators.get(name, (one, vars(one)))
         if one is not before:
             raise Untraceable(f"the code replaces torch.ops.aten.{name[0]}: leave other modules as they are")
-        if calls != called or any(type(function) is not types.BuiltinFunctionType for function in calls.values()):
-            raise Untraceable(f"the code replaces what {one} calls: leave other modules as they are")
+        for key, value in vars(one).items():
+            called = key in _CALLED and type(value) is not types.BuiltinFunctionType
+            found_later = key in _FOUND_LATER or (type(value) is _OVERLOAD and value.__name__ == f"{one.__name__}.{key}")
+            if called or (not found_later and attributes.get(key, _FOUND_LATER) is not value):
+                what = f"torch.ops.aten.{name[0]}" if type(value) is _OVERLOAD else f"what {one} calls ({key})"
+                raise Untraceable(f"the code replaces {what}: leave other modules as they are")
+
+
+def _check_bodies(changed: Iterable[tuple[tuple[str, str], str]]) -> None:
+    """Raise Untraceable if a function in these tables of operators is none of torch."""
+    for name, table in changed:
+        operator = _operators[name][0]
+        for body in vars(operator)[table].values():
+            if callable(body) and not python_state.was_there(body):
+                raise Untraceable(f"the code replaces what {operator} calls: leave other modules as they are")
 
 
 def _named_operators() -> Iterator[tuple[tuple[str, str], Any]]:
@@ -270,14 +313,33 @@ def _named_operators() -> Iterator[tuple[tuple[str, str], Any]]:
             yield from (((name, key), one) for key, one in vars(packet).items() if type(one) is torch._ops.OpOverload)
 
 
-def _calls(operator: Any) -> dict[str, Any]:
-    """The functions of C that an operator or an overload calls."""
-    return {name: function for name, function in vars(operator).items() if name in _CALLED}
+def begin() -> None:
+    """In the process of a candidate, before it runs: what the fork put into libraries is not the candidate's."""
+    if _libraries is not None:
+        _forked.update(_libraries.names()[1])
 
 
 def library_names() -> dict[str, object]:
-    """What is another after code sets a name of a library."""
-    return _libraries.names() if _libraries else {}
+    """What is another after code sets a name of a library, or changes what it has put there."""
+    if _libraries is None:
+        return {}
+    found, added = _libraries.names()
+    mine = {place: value for place, value in (added | _added).items() if _forked.get(place, _forked) is not value}
+    return found | python_state.hung(mine)
+
+
+def library_tables() -> dict[str, object]:
+    """What is another after code changes what names of libraries stand for."""
+    if _libraries is None:
+        return {}
+    if new := _libraries.of_new_modules():
+        _in_libraries.append(LibraryTables(new, whole=True))
+    found: dict[str, object] = {"sys.modules": len(sys.modules)}
+    for one in _in_libraries:
+        changed, added = one.changed()
+        found |= changed
+        _added.update(added)
+    return found
 
 
 def open_files() -> dict[int, tuple[int, int]]:
@@ -421,10 +483,30 @@ def _guard_counts() -> None:
 
     if not hasattr(cached, "__wrapped__"):
         functools.lru_cache = lru_cache  # pyright: ignore[reportAttributeAccessIssue]
+        python_cached: Any = functools._lru_cache_wrapper
+        _guard_methods(python_cached, "cache_info")
         version = torch.Tensor._version
         torch.Tensor._version = property(_guarded(version.__get__, _VERSION, always=False))  # pyright: ignore[reportAttributeAccessIssue]
         address = torch.UntypedStorage.data_ptr
         torch.UntypedStorage.data_ptr = _guarded(address, "the data_ptr() of a storage", always=False)
+
+
+def _guard_sizes() -> None:
+    """What tells how much memory an object has: a list that was longer keeps it. And ctypes, which writes anywhere."""
+    for kind in (list, dict, set, bytearray, collections.deque, collections.OrderedDict, array.array, io.BytesIO, io.StringIO):
+        _guard_methods(kind, "__sizeof__", "__alloc__")
+    for kind in (ctypes.c_int, ctypes.Structure, ctypes.Union, ctypes.c_void_p, ctypes.c_int * 1, ctypes.CFUNCTYPE(None)):
+        for cls in type(kind).__mro__[:-2]:
+            _guard_methods(cls, "from_address", "in_dll")
+
+
+def _guard_methods(kind: Any, *names: str) -> None:
+    """Guard methods of C; those that a class has itself."""
+    inside = namespace(kind)
+    for name in names:
+        if isinstance(method := inside.get(name), types.MethodDescriptorType):
+            inside[name] = _guarded(method, f"{kind.__name__}.{name}", always=False)
+            ctypes.pythonapi.PyType_Modified(ctypes.py_object(kind))
 
 
 def _guard_environment() -> None:

@@ -11,7 +11,9 @@ from __future__ import annotations
 import builtins
 import ctypes
 import gc
+import itertools
 import sys
+import threading
 import types
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -56,33 +58,60 @@ class LibraryState:
         self._often_set = [one for one in self._names if one.place in _OFTEN_SET]
         self._steady_names = [one for one in self._names if one.place not in _OFTEN_SET]
         steady = [id(one.now) + _TAG for one in self._steady_names]
-        self._steady = _Words(steady, 1) if self._dicts.have_tags else None
+        self._steady = Words(steady, 1) if self._dicts.have_tags else None
         kernels = {id(value): value for one in self._names for value in one.before.values() if type(value) is JITFunction}
         self._kernels = [(kernel, kernel.src) for kernel in kernels.values()]
         self._in_kernels = Dicts({i: vars(kernel) for i, kernel in enumerate(kernels.values())})
         found = _functions(value for one in self._names for value in one.before.values())
         self._functions = [(f, _parts(f), dict(f.__kwdefaults__ or {})) for f in found.values()]
-        self._code = _Words([address + _CODE for address in found], 3) if _code_is_where_it_was() else None
+        self._code = Words([address + _CODE for address in found], 3) if _code_is_where_it_was() else None
         keywords = [id(f.__kwdefaults__) + _TAG if f.__kwdefaults__ else 0 for f in found.values()]
         cells = {id(cell): cell for f in found.values() for cell in f.__closure__ or () if _closes_over_function(cell)}
         self._cells = [(cell, cell.cell_contents) for cell in cells.values()]
-        self._contents = _Words([address + _CELL for address in cells], 1) if _contents_are_where_they_were() else None
-        self._keywords = _Words(keywords, 1) if self._dicts.have_tags else None
+        self._contents = Words([address + _CELL for address in cells], 1) if _contents_are_where_they_were() else None
+        self._keywords = Words(keywords, 1) if self._dicts.have_tags else None
         self._table_tag = self._tag_of_table()
+        self._own = set[str]()
+        """Candidates' modules."""
+        self._loaded = len(sys.modules)
+
+    def namespaces(self) -> list[tuple[str, Mapping[str, Any]]]:
+        """Names of each module and class, but `sys.modules`."""
+        return [(one.place, {n: v for n, v in one.before.items() if v is not self._table}) for one in self._names]
+
+    def of_new_modules(self) -> list[tuple[str, Mapping[str, Any]]]:
+        """Names of modules that were loaded since this was asked last, and of their classes."""
+        count = len(sys.modules) - self._loaded
+        self._loaded += count
+        new = list(itertools.islice(reversed(sys.modules), max(count, 0)))  # to look at all of them copies their pages
+        modules = {name: sys.modules[name] for name in new if name not in self._modules and name not in self._own}
+        return [(one.place, one.now) for one in _namespaces(modules)]
 
     def add_module(self, name: str, module: types.ModuleType) -> None:
         """Put a candidate's module into `sys.modules`; what is known of the others stays known."""
         known = self._all_in_place()
+        self._own.add(name)
         sys.modules[name] = module
         if known:
             self._table_tag = self._tag_of_table()
 
-    def names(self) -> dict[str, object]:
-        """What is another after code sets a name of a module or a class; nothing where dicts have no tags."""
+    def names(self) -> tuple[dict[str, object], dict[str, object]]:
+        """What is another after code sets a name of a module or a class, and the objects that names stand for which stood for
+        none or for others; nothing where dicts have no tags."""
         if self._steady is None:
-            return {}
-        often: dict[str, object] = {one.place: _plain(one.now) for one in self._often_set}
-        return often | {one.place: one.set_since() for one in map(self._steady_names.__getitem__, self._steady.changed())}
+            return {}, {}
+        found: dict[str, object] = {}
+        added: dict[str, object] = {}
+        for one in self._often_set:
+            changed = one.changed()
+            found[one.place] = [*one.now], [(name, type(v), v) for name, v in changed if type(v) in _PLAIN]
+            added.update((f"{one.place}.{name}", v) for name, v in changed if type(v) not in _PLAIN)
+        for one in map(self._steady_names.__getitem__, self._steady.changed()):
+            changed = one.changed()
+            told = [(name, repr(v) if type(v) in _PLAIN else id(v)) for name, v in changed]
+            found[one.place] = [*one.now], told  # others may have been set and set back, as `warnings.catch_warnings` does
+            added.update((f"{one.place}.{name}", v) for name, v in changed if type(v) not in _PLAIN)
+        return found, added
 
     def _tag_of_table(self) -> bytes:
         return ctypes.string_at(id(self._table) + _TAG, _WORD) if self._dicts.have_tags else b""
@@ -129,11 +158,10 @@ class _Names:
     behind: tuple[Mapping[str, Any], ...]
     """Where a name is looked for that is not there: a new one would hide it."""
 
-    def set_since(self) -> object:
-        """Its names, in order, and those that stand for something else than before. Others may have been set and set back, as
-        `warnings.catch_warnings` does."""
-        values = [(name, value) for name, value in list(self.now.items()) if self.before.get(name, self) is not value]
-        return [*self.now], [(name, repr(value) if type(value) in _PLAIN else id(value)) for name, value in values]
+    def changed(self) -> list[tuple[str, Any]]:
+        """Those that stand for something else than before, and what for."""
+        before = self.before
+        return [(name, value) for name, value in [*self.now.items()] if before.get(name, before) is not value]
 
     def replaced(self) -> str | None:
         for name, value in self.before.items():
@@ -150,7 +178,7 @@ class Dicts(Generic[K]):
 
     def __init__(self, dicts: Mapping[K, dict[Any, Any]]) -> None:
         self._dicts, self._keys = dicts, list(dicts)
-        self._tags = _Words([id(one) + _TAG for one in dicts.values()], 1) if _dicts_have_tags() else None
+        self._tags = Words([id(one) + _TAG for one in dicts.values()], 1) if _dicts_have_tags() else None
 
     @property
     def have_tags(self) -> bool:
@@ -161,6 +189,11 @@ class Dicts(Generic[K]):
         """The names of those that have."""
         return self._keys if self._tags is None else [self._keys[i] for i in self._tags.changed()]
 
+    def tags(self) -> list[tuple[K, bytes]]:
+        """The names of those, and what is another after each change."""
+        names = self.changed()
+        return [(name, ctypes.string_at(id(self._dicts[name]) + _TAG, _WORD)) for name in names]
+
 
 class Attributes:
     """What hangs on functions and other objects that keep their attributes in a dict."""
@@ -170,7 +203,7 @@ class Attributes:
         self._all, self._dicts = list(range(len(owners))), Dicts(dict(enumerate(dicts)))
         places = [id(owner) + _place_of_dict(type(owner)) for owner in owners]
         known = all(_word(place) == id(one) for place, one in zip(places, dicts, strict=True))
-        self._places = _Words(places, 1) if known else None
+        self._places = Words(places, 1) if known else None
 
     def changed(self) -> list[int]:
         """Which of them may hold something else than when this was made."""
@@ -178,8 +211,23 @@ class Attributes:
             return self._all
         return sorted({*self._places.changed(), *self._dicts.changed()})
 
+    def moved(self) -> list[int]:
+        """Which of them keep their attributes in another dict."""
+        return self._places.changed() if self._places else []
 
-class _Words:
+
+def attributes_of(owner: Any) -> dict[Any, Any] | None:
+    """The dict in which an object keeps its attributes, for this thread; None where it has none, or where that is not known."""
+    kind = type(owner)
+    if issubclass(kind, threading.local):
+        return vars(owner)
+    if not kind.__dictoffset__ or kind.__getattribute__ is not object.__getattribute__:
+        return None
+    found = getattr(owner, "__dict__", None)
+    return found if type(found) is dict and _word(id(owner) + _place_of_dict(kind)) == id(found) else None
+
+
+class Words:
     """Words of memory at many addresses, as they were; 0 is no address. Once this is made, nothing that a candidate may have
     replaced is called: no name of Python's builtins, of numpy or of ctypes."""
 
@@ -221,10 +269,6 @@ class _Words:
         at = half * self._row_bytes
         self._add_changed(which[:half], now[:at], before[:at], found)
         self._add_changed(which[half:], now[at:], before[at:], found)
-
-
-def _plain(names: Mapping[str, Any]) -> list[tuple[str, object]]:
-    return [(name, repr(value)) for name, value in list(names.items()) if type(value) in _PLAIN]
 
 
 def _is_called(value: object) -> bool:

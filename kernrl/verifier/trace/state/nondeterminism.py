@@ -41,11 +41,13 @@ ASKED = {
     "posix": _SYSTEM,
     "io": "open",
     "resource": "getrusage",
-    "sys": "getrefcount getallocatedblocks",
-    "gc": "get_count get_stats get_objects get_referrers",
+    "sys": "getrefcount getallocatedblocks getsizeof getrecursionlimit _debugmallocstats",
+    "gc": "get_count get_stats get_objects get_referrers get_freeze_count",
+    "ctypes": "addressof string_at wstring_at memmove memset cast",
     "tracemalloc": "get_traced_memory",
     "secrets": "randbits",
     "uuid": "uuid1 uuid4",
+    "_uuid": "generate_time_safe",
     "socket": "gethostname",
     "platform": "node uname",
     "threading": "get_ident get_native_id",
@@ -84,6 +86,14 @@ def guard_classes(guard: Guard) -> None:
         seed(self, a, version)
 
     random.Random.seed = seeded
+    new = random.Random.__new__
+
+    def made(cls: Any, *seeds: Any, **named: Any) -> Any:
+        if not seeds and not named and sys._getframe(1).f_code.co_filename.endswith("candidate.py"):
+            by_chance()
+        return new(cls, *seeds, **named)
+
+    random.Random.__new__ = made
     _random.Random = guard(_random.Random, "_random.Random", always=False)
     _guard_dates(guard)
     _guard_numpy(guard)
