@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.machinery
+import itertools
 import random
 import sys
 import types
@@ -89,11 +90,10 @@ def as_script(home: str) -> Iterator[None]:
 
 
 def others() -> Iterator[str]:
-    """Names without end, of three one that is plain, by chance."""
+    """Three names in turn, one of them plain, by chance. They come again, as does what a module keeps by its name: a logger."""
     lot = random.SystemRandom()
-    while True:
-        for made in lot.sample((str, _Another, _Another), 3):
-            yield made(lot.choice(_LIKELY))
+    kinds, names = lot.sample((str, _Another, _Another), 3), lot.sample(_LIKELY, 3)
+    return itertools.cycle([kind(name) for kind, name in zip(kinds, names, strict=True)])
 
 
 @contextlib.contextmanager

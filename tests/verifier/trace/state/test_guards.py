@@ -207,6 +207,12 @@ HONEST = {
         "import datetime\nBEGUN = datetime.datetime.strptime('2020', '%Y')\n"
         + module("with torch.profiler.record_function('all of it'):\n    return launch(x)")
     ),
+    "a logger by the file's name": "import logging\n" + module(f"logging.getLogger(__name__).debug('called')\n{LAUNCH}"),
+    "a warning": "import warnings\n" + module(f"warnings.warn('slow', stacklevel=2)\n{LAUNCH}"),
+    "the type of autocast": module(
+        "on = torch.is_autocast_enabled()\nreturn launch(x.to(torch.get_autocast_gpu_dtype() if on else x.dtype))"
+    ),
+    "inputs that need gradients": module("return launch(x.detach() if x.requires_grad and torch.is_grad_enabled() else x)"),
     "the text of a dataclass": (
         "from dataclasses import dataclass\n@dataclass\nclass Block:\n    size: int = 64\n" + module(f"str(Block())\n{LAUNCH}")
     ),
