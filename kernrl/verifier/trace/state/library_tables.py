@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import ctypes
+import importlib
 import threading
 import types
 from collections.abc import Iterable, Mapping
@@ -41,6 +42,10 @@ _LEFT_ALONE = (
 _OF_FORKS = ("filelock._api._FORK_STATE",)
 """Set when the process of a candidate is forked."""
 _OF_IMPORTS = ("_frozen_importlib", "_frozen_importlib_external")
+_LOCKS = frozenset(
+    id(vars(importlib.import_module("importlib._bootstrap")).get(name)) for name in ("_module_locks", "_blocking_on")
+)
+"""Tables (by id) in which an import has an entry while it lasts, whether it fails or not."""
 
 
 class LibraryTables:
@@ -89,6 +94,8 @@ class LibraryTables:
         added: dict[str, object] = {}
         for i, tag in self._dicts.tags():
             place, now, before = self._tables[i]
+            if id(now) in _LOCKS and dict.keys(now) == before.keys():
+                continue
             found[place] = tag
             for key, value in list(dict.items(now)):
                 if type(key) is str and type(value) not in _VALUES and before.get(key, self) is not value:
