@@ -440,6 +440,20 @@ _OF_SEVERAL = ("allclose", "istft")
 """Of these, the first operand alone does not say what they give."""
 
 
+_BY_GRADIENTS = frozenset((
+    torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.Tensor.__rmatmul__, torch.linalg.matmul,
+    torch.nn.functional.linear, torch.nn.functional.embedding_bag, torch.embedding_bag,
+))  # fmt: skip
+"""They call other operators where an operand needs gradients."""
+
+
+def _computed_for_nothing(value: Any) -> Any:
+    """An operand that autograd knows nothing of, so that what is called is the same in every mode. A parameter stays one."""
+    if isinstance(value, torch.Tensor) and not isinstance(value, torch.nn.Parameter):
+        return value.detach()
+    return value
+
+
 class _LookLikeCuda(TorchFunctionMode):
     """Makes meta tensors answer Python code as CUDA tensors would, above dispatch."""
 
@@ -470,6 +484,9 @@ class _LookLikeCuda(TorchFunctionMode):
             return self._move(func, args, kwargs)
         if func is torch.Tensor.pin_memory:
             return args[0]
+        if func in _BY_GRADIENTS:
+            args = tuple(map(_computed_for_nothing, args))
+            kwargs = {k: _computed_for_nothing(v) for k, v in kwargs.items()}
         if func is torch.Tensor.type and len(args) == 1 and not kwargs:
             with no_torch_functions(), no_dispatch():
                 name = torch.empty(0, dtype=args[0].dtype).type()

@@ -107,6 +107,22 @@ def test_habits_of_forward(body):
     assert not ops(plan)
 
 
+WITH_GRADIENTS = {
+    "a product with an input": "return launch(torch.matmul(x.transpose(0, 1), y))",
+    "a product with what is made of a weight": "return launch(x.transpose(0, 1) @ (self.w * 2))",
+    "a product from the left": "return launch(y.t() @ x.transpose(1, 2))",
+    "a linear layer": "return launch(F.linear(x.transpose(0, 1), y))",
+    "rows of an input": "return launch(F.embedding_bag(x.long().abs().view(-1, 8) % 32, y))",
+}
+
+
+@pytest.mark.parametrize("body", WITH_GRADIENTS.values(), ids=WITH_GRADIENTS)
+def test_what_torch_calls_where_an_operand_needs_gradients_is_no_other_work(body):
+    """A product folds its batch into rows then."""
+    source = module(body, init="self.w = nn.Parameter(torch.randn(32, 32))", args="self, x, y")
+    plan_of(source, spec(dense(4, 8, 32), dense(32, 32), state={"w": dense(32, 32)}))
+
+
 MODULES = {
     "autograd function": HEAD + """
 class Fn(torch.autograd.Function):
