@@ -27,17 +27,9 @@ _COUNTED: dict[type, int] = {list: 3, set: 4, collections.deque: 6, bytearray: 3
 """How many words tell how many items there are and where they lie. An item that is put in another's place is not seen."""
 _VALUES = (int, float, str, bytes, bool, types.NoneType)
 _LEFT_ALONE = (
-    *(
-        types.ModuleType,
-        types.FunctionType,
-        types.BuiltinFunctionType,
-        types.CodeType,
-        type,
-        property,
-        classmethod,
-        staticmethod,
-    ),
     *_VALUES,
+    *(types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.CodeType),
+    *(type, property, classmethod, staticmethod),
 )
 _OF_FORKS = ("filelock._api._FORK_STATE",)
 """Set when the process of a candidate is forked."""

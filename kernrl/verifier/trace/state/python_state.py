@@ -17,7 +17,7 @@ import sys
 import types
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -435,7 +435,7 @@ class _Walk:
             show = how_shown(kind)
             self._found[f"{path}<shown>"] = id(kind), show and show(value)
             if found := slots(kind):
-                names = {**names, **{name: slot.__get__(value) for name, slot in found if _is_set(slot, value)}}
+                names = {**names, **dict(_set_slots(value, found))}
         self._on_library(path, names, of_kernel=kind.__module__.startswith("triton.runtime."))
 
     def _check_methods(self, path: str, kind: type) -> None:
@@ -455,12 +455,9 @@ class _Walk:
 
     def _slots(self, path: str, value: Any) -> None:
         for cls in type(value).__mro__:
-            for name, slot in vars(cls).items() if self._is_own(cls) else ():
-                if type(slot) is types.MemberDescriptorType:
-                    try:
-                        self._of(f"{path}.{name}", slot.__get__(value))
-                    except AttributeError:
-                        continue
+            own = vars(cls).items() if self._is_own(cls) else ()
+            for name, item in _set_slots(value, ((n, slot) for n, slot in own if type(slot) is types.MemberDescriptorType)):
+                self._of(f"{path}.{name}", item)
 
     def _on_library(self, path: str, names: Mapping[str, Any], *, of_kernel: bool = False) -> None:
         """What of a candidate may hang on an object of another library, such as a count on a kernel. Of what Triton's own hold
@@ -497,12 +494,14 @@ class _Walk:
                 self._of(f"{path}.{i}", item)
 
 
-def _is_set(slot: types.MemberDescriptorType, value: object) -> bool:
-    try:
-        slot.__get__(value)
-    except AttributeError:
-        return False
-    return True
+def _set_slots(value: object, found: Iterable[tuple[str, types.MemberDescriptorType]]) -> Iterator[tuple[str, Any]]:
+    """What lies in those of an object's slots in which something lies."""
+    for name, slot in found:
+        try:
+            item = slot.__get__(value)
+        except AttributeError:
+            continue
+        yield name, item
 
 
 def _copies_slots(cls: type, name: str) -> bool:
