@@ -1,7 +1,7 @@
 """Which styles nano should be taught: `--style-choice` uniform, fast and tagged, for as many steps, with three seeds.
 
     python scripts/prove_style_choice.py --out choice --steps 1200 --gpus 4               # again until all is done
-    python scripts/prove_style_choice.py --out choice --steps 300 --model checkpoints/nano
+    python scripts/prove_style_choice.py --out choice --steps 300 --model checkpoints/nano --sft=--no-compile
     python scripts/prove_style_choice.py --out choice --table                             # what is there
 
 A step has 65,536 tokens. Time would be no equal budget: on an H200 a step takes 0.06 to 0.2 s, and compiling before the first
@@ -125,7 +125,7 @@ def main() -> None:
     parser.add_argument("--choices", nargs="+", default=list(get_args(StyleChoice)), choices=get_args(StyleChoice))
     parser.add_argument("--seeds", nargs="+", type=int, default=list(SEEDS))
     parser.add_argument("--table", action="store_true", help="train nothing")
-    parser.add_argument("--sft", type=shlex.split, default=[], help="more flags of every sft, in quotes")
+    parser.add_argument("--sft", type=shlex.split, default=[], help="more flags of every sft: --sft='--no-compile'")
     parser.add_argument("--eval", type=shlex.split, default=[], help="the same of every eval")
     args = parser.parse_args()
     if not args.table:
