@@ -52,6 +52,7 @@ STYLES: tuple[Style, ...] = (
     Style("dot-stats", mode="stats", merged=True, bare="all", choice=LEAN, product=ProductChoice()),
     Style("dot-described", bare="all", choice=LEAN, product=DESCRIBED),
     Style("dot-described-persistent", bare="all", choice=LEAN, product=replace(DESCRIBED, kind="persistent")),
+    Style("dot-described-parts", bare="all", choice=LEAN, product=replace(DESCRIBED, kind="split")),
     Style("algebra", bare="none", choice=Choice(several=True), algebra=True),
     Style("algebra-split", mode="stats", merged=True, bare="none", choice=Choice(split=512), algebra=True),
 )

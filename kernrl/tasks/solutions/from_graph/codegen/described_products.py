@@ -14,7 +14,7 @@ from kernrl.tasks.solutions.from_graph.codegen.index_text import wrapped
 from kernrl.tasks.solutions.from_graph.codegen.layouts import total
 from kernrl.tasks.solutions.from_graph.codegen.product_tile import NoTailError, TileBody, TileLayout
 from kernrl.tasks.solutions.from_graph.codegen.products import LEAST, MOST_BATCH, Place, ProductChoice, ProductWriter
-from kernrl.tasks.solutions.from_graph.codegen.tile_sizes import SHARED_BYTES, Kind, Tiles, clocks, fitted, item_bytes
+from kernrl.tasks.solutions.from_graph.codegen.tile_sizes import SHARED_BYTES, Kind, Tiles, clocks, fitted, in_parts, item_bytes
 from kernrl.tasks.solutions.from_graph.codegen.view_index import Index, RestartError
 from kernrl.tasks.solutions.from_graph.fusion.fuse import Axis
 
@@ -56,6 +56,8 @@ def described_tiles(
 ) -> list[Tiles]:
     """Tiles for a product of `[m, k]` by `[k, n]`, best first, each with as many stages as fit beside what it stores.
 
+    Under `split` those whose sums are cut, and only where that takes fewer clocks than whole sums of any tile.
+
     Args:
         least: Rows and columns that a tile holds at least, because they are reduced in it.
         width: Bytes of an element of what the tail lays out anew, where they are not those of the precision.
@@ -65,7 +67,7 @@ def described_tiles(
     for rows, columns, warps in SHAPES:
         if rows < least[0] or columns < least[1] or (tail == "whole" and rows > 128):  # registers would not hold it
             continue
-        two = (rows, columns) == SHARED_BY_TWO and kind == "plain"
+        two = (rows, columns) == SHARED_BY_TWO and kind != "persistent"
         tiles = fitted(Tiles(rows, columns, SWIZZLED_BYTES // item, warps, MOST_STAGES - two), k)
         stored = 0
         if kind == "persistent":
@@ -78,7 +80,15 @@ def described_tiles(
         if room >= 2:
             stages = min(tiles.stages, room)
             found.append(Tiles(rows, columns, tiles.k, warps, stages, persistent=kind == "persistent"))
-    return sorted(found, key=lambda t: clocks(t, m, n, k, batch, precision))
+
+    def time(tiles: Tiles) -> float:
+        return clocks(tiles, m, n, k, batch, precision)
+
+    if kind == "split" and found:
+        whole = min(map(time, found))
+        cut = [in_parts(tiles, m, n, k, batch, precision) for tiles in found]
+        found = [tiles for tiles in cut if tiles.split > 1 and time(tiles) < whole]
+    return sorted(found, key=time)
 
 
 class _Described(ProductWriter):
@@ -158,7 +168,7 @@ class _Described(ProductWriter):
         return variable if (last == "k") == ("m" in dims) else f"{variable}.T"
 
     def walk(self, defined: dict[str, list[str]], loop: list[str]) -> list[str]:
-        return ["for start in range(0, @ka@, BLOCK_K):", *("    " + line for line in loop)]
+        return [self.steps(), *("    " + line for line in loop)]
 
     def tile_lines(self, defined: dict[str, list[str]], loop: list[str], rest: list[str]) -> list[str]:
         if not self.halved:

@@ -226,8 +226,12 @@ class ProductWriter:
         ]
         if self.tiles.streamed:
             return ["for step in range(first, last):", "    start = step * BLOCK_K", *steps]
+        return [self.steps(), *steps]
+
+    def steps(self) -> str:
+        """The head of a loop over the depth, of which parts take turns."""
         first, step = ("part * BLOCK_K", "SPLIT * BLOCK_K") if self.tiles.split > 1 else ("0", "BLOCK_K")
-        return [f"for start in range({first}, @ka@, {step}):", *steps]
+        return f"for start in range({first}, @ka@, {step}):"
 
     def constants(self, sizes: Sizes, marks: dict[str, str]) -> None:
         """Make constants of the sizes by which the loop divides, and name them."""

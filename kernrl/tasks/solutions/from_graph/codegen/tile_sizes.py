@@ -6,7 +6,7 @@ they load for each operation, in how much of them lies outside the product, and 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from kernrl.tasks.solutions.from_graph.codegen.layouts import power
@@ -18,6 +18,8 @@ SCRATCH_BYTES = 4096
 """What reductions over a program's threads take of it, at most."""
 BUSY = 0.85
 """Share of the multiprocessors that are at work from which steps are not dealt out evenly: that costs a pass over the sums."""
+MOST_SPLIT = 32
+"""Parts of a tile's sum, all of which a program of the next kernel adds up."""
 L2_BYTES_PER_CLOCK = 42
 """What a multiprocessor gets of the L2 cache in a clock: 5.5 TB/s over 132 of them at 1 GHz, rounded down."""
 
@@ -211,8 +213,17 @@ def _parts(tiles: Tiles, m: int, n: int, k: int, batch: int) -> int:
     """In how many parts k is cut: so many that one wave is full, and each part has four steps or more."""
     count = -(-m // tiles.m) * -(-n // tiles.n) * batch
     wanted, most = MULTIPROCESSORS // count, k // (4 * tiles.k)
-    parts = min(wanted, most, 32)
+    parts = min(wanted, most, MOST_SPLIT)
     return 1 << (parts.bit_length() - 1) if parts >= 2 else 1
+
+
+def in_parts(tiles: Tiles, m: int, n: int, k: int, batch: int, precision: str) -> Tiles:
+    """The tile with its sum cut into as many parts as take the fewest clocks, each of four steps or more; whole if that is best.
+
+    Any number may be best, and more than fill one wave: of 80 tiles, 3 parts each fill two waves of 132 multiprocessors.
+    """
+    cut = [replace(tiles, split=parts) for parts in range(1, max(1, min(MOST_SPLIT, k // (4 * tiles.k))) + 1)]
+    return min(cut, key=lambda t: clocks(t, m, n, k, batch, precision))
 
 
 def _streamed_parts(tiles: Tiles, m: int, n: int, k: int, batch: int) -> int:
