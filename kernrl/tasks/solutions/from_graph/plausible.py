@@ -96,9 +96,10 @@ def _bytes(value: str, program: Program, half: float) -> float:
 
 
 def _kernel_s(kernel: Kernel, program: Program, rates: Rates, half: float, dot: float) -> float:
-    moved = sum(_bytes(value, program, half) for value in kernel.writes)
-    if kernel.split > 1:  # written here in float32, and read by the next kernel
-        moved += 8 * kernel.split * kernel.elements
+    partials = 8 * kernel.split * kernel.elements if kernel.split > 1 else 0  # float32: written, and read by the next kernel
+    # they are moved when no product is under way any more; but the factor of products by pointers was fitted without this
+    moved, behind = (0, partials) if kernel.descriptors else (partials, 0)
+    moved += sum(_bytes(value, program, half) for value in kernel.writes)
     for value in dict.fromkeys(kernel.reads):
         if value in kernel.writes:
             continue
@@ -115,7 +116,7 @@ def _kernel_s(kernel: Kernel, program: Program, rates: Rates, half: float, dot: 
         kernel.product_flops / dot,
         kernel.programs * PROGRAM_S / at_once,
     )
-    return seconds * FACTORS[_kind(kernel)] + LAUNCH_S
+    return seconds * FACTORS[_kind(kernel)] + behind / rates.bytes_per_s * FACTORS["pointwise"] + LAUNCH_S
 
 
 def _kind(kernel: Kernel) -> str:
