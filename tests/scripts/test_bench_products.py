@@ -23,6 +23,13 @@ def test_products_that_load_by_descriptors_are_measured_with_two_tiles():
         assert sum(style.rpartition("-")[0] == name for style in written) == 1
 
 
+def test_sums_in_parts_are_measured_by_pointers_and_by_descriptors():
+    task = bench.task_of(640, 16384, 1280, "bf16")
+    written = [s.style for s in write_solutions(task, (*bench.DOT, *bench.SECOND), algebra=False)]
+    parts = {"dot-parts-128x256", "dot-described-parts-128x256", "dot-described-parts-second-256x128"}
+    assert parts <= set(written)
+
+
 def test_what_counts_is_where_a_product_is_chosen():
     row = {"shape": [1, 2, 3], "precision": "tf32", "best": "dot", "wrong": [], "chosen": True, "speed": 0.9}
     others = [row | {"speed": 1.1}, row | {"speed": 0.2, "chosen": False}, row | {"speed": None, "best": None}]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -16,14 +17,15 @@ from kernrl.tasks.graph.sample import Draft, product, sample
 from kernrl.tasks.graph.writing.hands import Hand
 from kernrl.tasks.graph.writing.write import write
 from kernrl.tasks.solutions.from_graph.codegen.described_products import Tail, described_tiles
-from kernrl.tasks.solutions.from_graph.codegen.tile_sizes import SHARED_BYTES
-from kernrl.tasks.solutions.from_graph.plausible import plausible
+from kernrl.tasks.solutions.from_graph.codegen.tile_sizes import MULTIPROCESSORS, SHARED_BYTES
+from kernrl.tasks.solutions.from_graph.plausible import FACTORS, modelled_s, plausible
 from kernrl.tasks.solutions.from_graph.styles import STYLES, TAUGHT, graphs_of, write_solutions
 from kernrl.tasks.task import Task
 from kernrl.verifier import HardenedVerifier
 from kernrl.verifier.base.devices import device_for
 
 DESCRIBED = [style for style in STYLES if style.product and style.product.described]
+PARTS = [style for style in DESCRIBED if style.name == "dot-described-parts"]
 TWO = "torch.randn(H, C), torch.randn(H, 136)"
 TWICE = "y = self.l(x); return y.amax(1), (y * 2).mean(0)"
 """The product is read by a kernel that is no tail of it, too."""
@@ -61,6 +63,21 @@ TURNED = {
     "one_by_one": source("self.l = nn.Conv2d(C, 16, 1)", "return F.mish(self.l(x)) + 1", "torch.randn(B, C, 8, 9)"),
 }
 """Operands whose depth is not innermost: tensor cores read them in half precision only."""
+DEEP = {
+    "bias": source("self.l = nn.Linear(C, 139)", "return F.gelu(self.l(x))", C=2056, H=75),
+    "norm": source(
+        "self.l = nn.Linear(C, 139); self.n = nn.LayerNorm(139)", "return self.n(self.l(x) + x.mean(1, keepdim=True))",
+        C=1032, H=75,
+    ),
+    "planes": source(
+        "pass", "return (x @ y.transpose(1, 2)).tanh()", "torch.randn(3, H, C), torch.randn(3, W, C)", "self, x, y",
+        C=1040, H=75, W=91,
+    ),
+    "both_turned": source(
+        "pass", "return F.silu(x.T @ y.T)", "torch.randn(C, H), torch.randn(W, C)", "self, x, y", C=1040
+    ),
+}  # fmt: skip
+"""Sums that are cut: their parts take steps in turn, and not all as many, the last of which goes beyond the depth."""
 MANY = {
     "bias": source("self.l = nn.Linear(C, 1544)", "return self.l(x).relu() * 0.5", "torch.randn(1544, C)"),
     "second": source(
@@ -103,6 +120,24 @@ def test_programs_that_take_tile_after_tile_are_right(name: str) -> None:
     words, problems = wrong(MANY[name], "bf16", ["full"])
     assert "persistent" in words
     assert not problems
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [(name, p) for name in DEEP for p in (("fp16",) if name == "both_turned" else ("tf32", "bf16"))],
+)
+def test_parts_of_a_sum_are_right_at_depths_that_they_do_not_divide(name: str, precision: str) -> None:
+    (solution,) = write_solutions(Task(name, DEEP[name], precision=precision), PARTS)
+    numbers = {word: int(n) for word, n in re.findall(r"(SPLIT|BLOCK_K)=(\d+)", solution.triton_code)}
+    split, step = numbers["SPLIT"], numbers["BLOCK_K"]
+    assert split > 2
+    # one step more than parts, and a piece of one; at the derived sets most parts have none
+    sizes = {"C": step * (split + 1) + 5, "H": 67} | ({"W": 65} if "W = " in DEEP[name] else {})
+    request = {"source": DEEP[name], "styles": ["described"], "but": ["persistent"], "precision": precision}
+    (found,) = ask([request | {"sets": ["full", "small", "ragged"], "constants": sizes}])
+    assert any("parts" in style.split("-") for style, _, _ in found)
+    assert not [(style, problem) for style, _, problem in found if problem]
 
 
 def start(d: Draft) -> None:
@@ -160,7 +195,7 @@ def test_rows_are_padded_where_other_sizes_than_the_full_ones_leave_them_between
 
 
 def test_nano_is_not_taught_them() -> None:
-    assert len(DESCRIBED) == 2
+    assert len(DESCRIBED) == 3
     assert not set(DESCRIBED) & set(TAUGHT)
 
 
@@ -171,6 +206,70 @@ def test_the_cost_model_puts_them_before_products_that_load_by_pointers() -> Non
     styles = [style for style in STYLES if style.name in ("dot", "dot-described")]
     order = plausible(graphs_of(Task("t", text)), h200.rates("tf32"), precision="tf32", styles=styles)
     assert [style.name for style, _ in order] == ["dot-described", "dot"]
+
+
+def test_sums_are_cut_where_that_fills_waves_that_whole_tiles_do_not() -> None:
+    shapes = {  # rows, columns, depth → parts of a tile of 128 x 256
+        (1024, 1280, 8192): 3,  # 40 tiles: 120 programs on 132 multiprocessors
+        (640, 1280, 16384): 5,  # 25 tiles
+        (2048, 1280, 8192): 3,  # 80 tiles, which are two waves
+        (512, 1536, 4096): 5,
+        (256, 4096, 4096): 4,
+        (512, 512, 16384): 16,
+    }
+    for (m, n, k), parts in shapes.items():
+        found = described_tiles(m, n, k, 1, "bf16", "split", (0, 0), "halves")
+        assert [tiles.split for tiles in found if (tiles.m, tiles.n) == (128, 256)] == [parts]
+        programs = -(-m // 128) * -(-n // 256) * parts
+        assert programs / (MULTIPROCESSORS * -(-programs // MULTIPROCESSORS)) > 0.9
+        assert all(tiles.split * tiles.k * 4 <= k for tiles in found)
+    for m, n, k in ((8192, 8192, 8192), (1024, 4096, 4096), (32768, 512, 2048), (4096, 4096, 64)):
+        assert not described_tiles(m, n, k, 1, "bf16", "split", (0, 0), "halves")
+
+
+def test_planes_fill_waves_too() -> None:
+    assert not described_tiles(1024, 1280, 8192, 40, "bf16", "split", (0, 0), "halves")  # 1,600 tiles
+    (tiles, *_) = described_tiles(512, 512, 4096, 5, "bf16", "split", (0, 0), "halves")
+    assert (tiles.m, tiles.n, tiles.split) == (128, 256, 3)  # as 40 tiles of one plane
+
+
+@pytest.mark.parametrize(
+    ("why", "precision", "text"),
+    [
+        ("no tensor cores", "fp32", DEEP["bias"]),
+        ("others read the product", "bf16", source("self.l = nn.Linear(C, 136, bias=False)", TWICE, C=2056)),
+        ("a short sum", "bf16", CASES["bias"]),
+        ("tiles fill a wave", "bf16", source("self.l = nn.Linear(C, 4096)", "return self.l(x).relu()", C=2048, H=1024)),
+        ("rows begin between 16 bytes", "bf16", source("self.l = nn.Linear(C, 139)", "return self.l(x).relu()", C=2052)),
+        ("turned operands of 32 bits", "tf32", DEEP["both_turned"]),
+    ],
+)  # fmt: skip
+def test_sums_are_left_whole(why: str, precision: str, text: str) -> None:
+    assert not write_solutions(Task(why, text, precision=precision), PARTS)
+
+
+DEEP_LINEAR = source("self.l = nn.Linear(C, 1280, bias=False)", "return self.l(x).relu()", C=16384, H=640)
+
+
+def test_the_cost_model_prices_parts_where_they_are_moved() -> None:
+    h200 = device_for("H200")
+    assert h200 is not None
+    rates, graphs = h200.rates("bf16"), graphs_of(Task("t", DEEP_LINEAR, precision="bf16"))
+    # with half the bandwidth multiplying takes as long, and the parts' way to memory and back twice as long
+    slower = replace(rates, bytes_per_s=rates.bytes_per_s / 2)
+    more = modelled_s(graphs, PARTS[0], slower, precision="bf16") - modelled_s(graphs, PARTS[0], rates, precision="bf16")
+    parts = 5 * 640 * 1280 * 4
+    assert more == pytest.approx(FACTORS["pointwise"] * 2 * parts / rates.bytes_per_s)
+
+
+def test_the_cost_model_puts_parts_before_whole_tiles_and_parts_that_load_by_pointers() -> None:
+    h200 = device_for("H200")
+    assert h200 is not None
+    styles = [style for style in STYLES if style.name in ("dot", "dot-parts", "dot-described", "dot-described-parts")]
+    for precision in ("tf32", "bf16"):
+        graphs = graphs_of(Task("t", DEEP_LINEAR, precision=precision))
+        order = plausible(graphs, h200.rates(precision), precision=precision, styles=styles)
+        assert order[0][0].name == "dot-described-parts"
 
 
 TAILS: tuple[Tail, ...] = ("halves", "whole", "parts")
@@ -238,12 +337,33 @@ def test_hopper_loads_them_by_itself_and_keeps_them_in_registers(name: str, prec
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("precision", ELEMENTS)
+def test_parts_are_summed_by_the_same_loop(precision: str, tmp_path: Path) -> None:
+    styles = [*PARTS, *(replace(s, product=replace(s.product, rank=1)) for s in PARTS if s.product)]
+    written = write_solutions(Task("t", DEEP_LINEAR, precision=precision), styles, algebra=False)
+    assert {solution.style.rpartition("-")[2] for solution in written} == {"128x256", "256x128"}
+    for i, solution in enumerate(written):
+        (folder := tmp_path / str(i)).mkdir()
+        compiled = compiled_product(solution.triton_code, folder, ELEMENTS[precision])
+        *_, loop = compiled.asm["ttgir"].partition("scf.for")
+        loop, _, behind = loop.partition("scf.yield")
+        assert "async_tma_copy_global_to_local" in loop
+        assert "pendings = 1" in loop  # a step's product is under way while the next one's is begun
+        assert "tt.store" not in loop
+        assert "tt.store" in behind
+        assert stack_bytes(compiled.asm["cubin"], folder) == 0
+        assert compiled.metadata.shared <= SHARED_BYTES
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ELEMENTS if EXHAUSTIVE else ["tf32", "bf16"])
 def test_the_verifier_takes_them(precision: str, cpu_verifier: HardenedVerifier) -> None:
-    names = CASES if EXHAUSTIVE else ("bias", "attention") if precision == "bf16" else ("second", "group_norm")
+    cases = CASES | {f"deep_{name}": text for name, text in DEEP.items() if name != "both_turned"}
+    some = ("bias", "attention", "deep_bias") if precision == "bf16" else ("second", "group_norm", "deep_planes")
+    names = cases if EXHAUSTIVE else some
     pairs = []
     for name in names:
-        task = Task(name, CASES[name], precision=precision)
+        task = Task(name, cases[name], precision=precision)
         small = on_a_cpu(task)
         assert small is not None
         pairs += [(small, s.triton_code) for s in write_solutions(with_input_sets(task), DESCRIBED)]

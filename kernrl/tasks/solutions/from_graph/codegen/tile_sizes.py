@@ -218,7 +218,7 @@ def _parts(tiles: Tiles, m: int, n: int, k: int, batch: int) -> int:
 
 
 def in_parts(tiles: Tiles, m: int, n: int, k: int, batch: int, precision: str) -> Tiles:
-    """The tile with its sum cut into as many parts as take the fewest clocks, each of four steps or more; whole if that is best.
+    """The tile with its sum cut into as many parts as take the fewest clocks, of four steps or more; whole if that is best.
 
     Any number may be best, and more than fill one wave: of 80 tiles, 3 parts each fill two waves of 132 multiprocessors.
     """
