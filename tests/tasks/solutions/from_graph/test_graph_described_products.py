@@ -228,6 +228,13 @@ def test_sums_are_cut_where_that_fills_waves_that_whole_tiles_do_not() -> None:
         assert not described_tiles(m, n, k, 1, "bf16", "split", (0, 0), "halves")
 
 
+def test_all_parts_are_counted_in_32_bits() -> None:
+    m, n, k = 20_400, 38_200, 1 << 20  # 3 parts would take the fewest clocks
+    found = described_tiles(m, n, k, 1, "bf16", "split", (0, 0), "halves")
+    assert found
+    assert all(m * n * tiles.split < 1 << 31 for tiles in found)
+
+
 def test_planes_fill_waves_too() -> None:
     assert not described_tiles(1024, 1280, 8192, 40, "bf16", "split", (0, 0), "halves")  # 1,600 tiles
     (tiles, *_) = described_tiles(512, 512, 4096, 5, "bf16", "split", (0, 0), "halves")

@@ -20,6 +20,8 @@ BUSY = 0.85
 """Share of the multiprocessors that are at work from which steps are not dealt out evenly: that costs a pass over the sums."""
 MOST_SPLIT = 32
 """Parts of a tile's sum, all of which a program of the next kernel adds up."""
+MOST_INDEX = (1 << 31) - 1
+"""Of an element of all parts: kernels count in 32 bits."""
 L2_BYTES_PER_CLOCK = 42
 """What a multiprocessor gets of the L2 cache in a clock: 5.5 TB/s over 132 of them at 1 GHz, rounded down."""
 
@@ -222,7 +224,8 @@ def in_parts(tiles: Tiles, m: int, n: int, k: int, batch: int, precision: str) -
 
     Any number may be best, and more than fill one wave: of 80 tiles, 3 parts each fill two waves of 132 multiprocessors.
     """
-    cut = [replace(tiles, split=parts) for parts in range(1, max(1, min(MOST_SPLIT, k // (4 * tiles.k))) + 1)]
+    most = min(MOST_SPLIT, k // (4 * tiles.k), MOST_INDEX // (m * n * batch))
+    cut = [replace(tiles, split=parts) for parts in range(1, max(1, most) + 1)]
     return min(cut, key=lambda t: clocks(t, m, n, k, batch, precision))
 
 
