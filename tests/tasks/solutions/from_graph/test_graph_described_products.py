@@ -17,7 +17,7 @@ from kernrl.tasks.graph.sample import Draft, product, sample
 from kernrl.tasks.graph.writing.hands import Hand
 from kernrl.tasks.graph.writing.write import write
 from kernrl.tasks.solutions.from_graph.codegen.described_products import Tail, described_tiles
-from kernrl.tasks.solutions.from_graph.codegen.tile_sizes import MULTIPROCESSORS, SHARED_BYTES
+from kernrl.tasks.solutions.from_graph.codegen.tile_sizes import MULTIPROCESSORS, SHARED_BYTES, Kind
 from kernrl.tasks.solutions.from_graph.plausible import FACTORS, modelled_s, plausible
 from kernrl.tasks.solutions.from_graph.styles import STYLES, TAUGHT, graphs_of, write_solutions
 from kernrl.tasks.task import Task
@@ -226,6 +226,14 @@ def test_sums_are_cut_where_that_fills_waves_that_whole_tiles_do_not() -> None:
     # at the last one smaller tiles gain by parts, and stay behind whole ones of 128 x 256
     for m, n, k in ((8192, 8192, 8192), (1024, 4096, 4096), (32768, 512, 2048), (4096, 4096, 64), (1024, 2432, 2304)):
         assert not described_tiles(m, n, k, 1, "bf16", "split", (0, 0), "halves")
+
+
+@pytest.mark.parametrize("kind", ["plain", "persistent", "split"])
+def test_one_program_a_tile_takes_more_rows_than_columns_under_tf32(kind: Kind) -> None:
+    m, n, k = (1024, 1280, 8192) if kind == "split" else (8192, 8192, 1024)
+    first = {p: described_tiles(m, n, k, 1, p, kind, (0, 0), "halves")[0] for p in ("tf32", "bf16")}
+    assert (first["bf16"].m, first["bf16"].n) == (128, 256)
+    assert (first["tf32"].m, first["tf32"].n) == ((128, 256) if kind == "persistent" else (256, 128))
 
 
 def test_all_parts_are_counted_in_32_bits() -> None:

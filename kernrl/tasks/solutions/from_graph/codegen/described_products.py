@@ -91,8 +91,8 @@ def described_tiles(
         whole = min(map(time, found))
         cut = [in_parts(tiles, m, n, k, batch, precision) for tiles in found]
         found = [tiles for tiles in cut if tiles.split > 1 and time(tiles) < whole]
-        if item == 4:
-            found.sort(key=lambda tiles: (tiles.m, tiles.n) == SLOW_IN_TF32)
+    if kind != "persistent" and item == 4:
+        found.sort(key=lambda tiles: (tiles.m, tiles.n) == SLOW_IN_TF32)
     return sorted(found, key=time)
 
 
