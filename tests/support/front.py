@@ -3,15 +3,17 @@
 import atexit
 import functools
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from typing import Any
 
+import pytest
 from torch import Tensor
 
 from kernrl.verifier.base.verdict import Rejection, Status
 from kernrl.verifier.compile.compiler import Compiler
 from kernrl.verifier.interpret.interpreter import Case, interpret_cases
 from kernrl.verifier.plan.codec import PlanError, decode
-from kernrl.verifier.plan.plan import Plan, TensorSpec, TraceSpec
+from kernrl.verifier.plan.plan import AtenNode, LaunchNode, Plan, TensorSpec, TraceSpec
 from kernrl.verifier.trace.tracer import Traced, Tracer
 
 HEAD = """
@@ -31,6 +33,9 @@ def launch(x):
     double[(triton.cdiv(x.numel(), 64),)](x, y, x.numel(), BLOCK=64)
     return y
 """
+
+MODEL = "\nclass ModelNew(nn.Module):\n    def forward(self, x): return launch(x)\n"
+"""The least candidate, after `HEAD`."""
 
 
 @functools.cache
@@ -92,6 +97,20 @@ def plan_of(source: str, *specs: TraceSpec) -> Plan:
     plans = trace(source, *specs)
     assert isinstance(plans, list), plans
     return plans[0]
+
+
+def launches(plan: Plan) -> list[LaunchNode]:
+    return [n for n in plan.nodes if isinstance(n, LaunchNode)]
+
+
+def ops(plan: Plan) -> list[str]:
+    """The names of what is called of PyTorch, in order."""
+    return [n.op for n in plan.nodes if isinstance(n, AtenNode)]
+
+
+def cases(named: Mapping[str, tuple[Any, ...]], slow: Collection[str] = ()) -> list[Any]:
+    """Parameters of a test, by their names; `slow`: those that are marked so."""
+    return [pytest.param(*values, id=name, marks=[pytest.mark.slow] if name in slow else []) for name, values in named.items()]
 
 
 def interpret(plan: Plan, tensors: Mapping[int | str, Tensor], *, timeout_s: float = 60.0) -> list[Tensor] | Rejection:
