@@ -29,9 +29,11 @@ from kernrl.verifier.rpc.frames import Channel
 from kernrl.verifier.trace.launch import fake_cuda
 from kernrl.verifier.trace.launch.launches import Launches
 from kernrl.verifier.trace.record_forward import record_forward
-from kernrl.verifier.trace.recorder import WITHOUT_SHAPE, Recorder, Untraceable, none_swallowed, without_shape
+from kernrl.verifier.trace.recorder import Recorder
+from kernrl.verifier.trace.recording import recording
 from kernrl.verifier.trace.state import guards
 from kernrl.verifier.trace.state.other_shapes import Earlier
+from kernrl.verifier.trace.untraceable import WITHOUT_SHAPE, Untraceable, none_swallowed, without_shape
 
 _launches: Launches | None = None
 
@@ -188,7 +190,7 @@ def trace(source: str, specs: list[TraceSpec]) -> list[Plan]:
     guards.begin()
     at_import, files = Recorder(), guards.open_files()
     _launches.begin(at_import)
-    with at_import.recording():
+    with recording(at_import):
         module = _load(source)
     guards.check_untouched()
     guards.check_closed(files)
@@ -201,7 +203,7 @@ def trace(source: str, specs: list[TraceSpec]) -> list[Plan]:
             keeps = True
             recorder = Recorder()
             _launches.begin(recorder)
-            with recorder.recording():
+            with recording(recorder):
                 plan = _record(_load(source), spec, recorder, shapes)
             earlier.append(recorder)
         plans.append(plan)
@@ -217,7 +219,7 @@ def _try(module: types.ModuleType, spec: TraceSpec, earlier: list[Recorder], sha
     recorder.foreign = {key for one in earlier for key in one.storage_keys()}
     _launches.begin(recorder)
     try:
-        with recorder.recording():
+        with recording(recorder):
             plan = _record(module, spec, recorder, shapes)
     except Exception:
         if not recorder.uses_foreign:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from kernrl.verifier.plan.plan import TensorSpec
-from kernrl.verifier.trace.recorder import Untraceable
+from kernrl.verifier.trace.untraceable import Untraceable
 
 _WORDS = {"w": ("weight",), "b": ("bias",), "gamma": ("norm", "weight"), "beta": ("norm", "bias")}
 """Names that stand for others; by convention gamma and beta are a norm's."""

@@ -34,12 +34,13 @@ from kernrl.verifier.plan.plan import (
 from kernrl.verifier.trace import running_statistics
 from kernrl.verifier.trace.constant_tensors import RANDOM
 from kernrl.verifier.trace.parameters import counterparts
-from kernrl.verifier.trace.recorder import CUDA, Recorder, Untraceable, none_swallowed
+from kernrl.verifier.trace.recorder import CUDA, Recorder
 from kernrl.verifier.trace.state import guards, other_modes, other_names
 from kernrl.verifier.trace.state.other_shapes import Earlier, check_other_shapes
 from kernrl.verifier.trace.state.own_methods import check_methods
 from kernrl.verifier.trace.state.python_state import aheads, changed, kept, remembered, set_ahead, set_names_ahead
 from kernrl.verifier.trace.state.repeat_calls import Call, check_calls, check_other_mode, check_same, check_state
+from kernrl.verifier.trace.untraceable import Untraceable, none_swallowed
 
 
 def record_forward(
@@ -51,7 +52,7 @@ def record_forward(
     again: bool = False,
     earlier: list[Earlier] | None = None,
 ) -> Plan:
-    """The plan of `cls(*init_inputs).forward(*inputs)`. Call it within `recorder.recording()`.
+    """The plan of `cls(*init_inputs).forward(*inputs)`. Call it within `recording(recorder)`.
 
     `kernels` is filled by launches while forward runs. `again`: check that further calls do the same, also after one at the
     shapes of `earlier`, to which these are added. Raises Untraceable, and whatever `cls` raises.

@@ -17,7 +17,9 @@ from kernrl.tasks.task import InputSet, Reference, Task, load_reference
 from kernrl.verifier.base.precision import COMPUTE_DTYPE, cast_dtype, is_float8
 from kernrl.verifier.plan.plan import Arg, AtenNode, Plan, Special, TensorSpec, TraceSpec
 from kernrl.verifier.trace.record_forward import reads, record_forward, writes
-from kernrl.verifier.trace.recorder import ADVICE, Recorder, Untraceable, dtype_name, without_shape
+from kernrl.verifier.trace.recorder import Recorder, dtype_name
+from kernrl.verifier.trace.recording import recording
+from kernrl.verifier.trace.untraceable import ADVICE, Untraceable, without_shape
 
 DEEPEST = 4
 """Objects of settings inside one another that are read."""
@@ -75,7 +77,7 @@ def _recorded(
         spec = dataclasses.replace(spec, training=not spec.training)
     reference = load_reference(Task(id=task_id, pytorch_code=source), InputSet(name, dict(constants)))
     recorder = Recorder()
-    with recorder.recording():
+    with recording(recorder):
         plan = record_forward(_with_momentum(reference.Model), spec, recorder, [])
     return plan, recorder.nesting
 
@@ -203,7 +205,7 @@ def _build(task_id: str, build: Callable[[], torch.nn.Module], reference: Refere
 def _without_memory(make: Callable[[], T]) -> T:
     """Call `make` on meta tensors, or on real ones if it needs a value, as some constructors do."""
     try:
-        with Recorder().recording():
+        with recording(Recorder()):
             return make()
     except (Untraceable, NotImplementedError, RuntimeError):
         return make()

@@ -16,8 +16,9 @@ import torch
 from kernrl.verifier.base.compat import no_torch_functions
 from kernrl.verifier.plan import checks
 from kernrl.verifier.plan.plan import ITEM_BYTES, AtenNode, KernelSource, LaunchNode, Node, Storage, TensorRef, TraceSpec
-from kernrl.verifier.trace.recorder import Recorder, Untraceable
+from kernrl.verifier.trace.recorder import Recorder
 from kernrl.verifier.trace.state.repeat_calls import kernels_alone
+from kernrl.verifier.trace.untraceable import Untraceable
 
 _COUNTER = "num_batches_tracked"
 

@@ -15,6 +15,7 @@ from kernrl.verifier.base import compat
 from kernrl.verifier.base.devices import ARCHITECTURES, arch_number, device_for
 from kernrl.verifier.trace.launch import fake_cuda
 from kernrl.verifier.trace.recorder import Recorder
+from kernrl.verifier.trace.recording import recording
 
 TARGET = compat.GPUTarget("cuda", 90, 32)
 
@@ -231,7 +232,7 @@ def test_runs_can_be_replaced(monkeypatch):
 def test_redrawing_initialisation_is_known_by_its_frame():
     """From torch 2.13 it asks whether a number is out of range; a recording answers no."""
     assert not compat.redraws(sys._getframe())
-    with Recorder().recording():
+    with recording(Recorder()):
         torch.nn.init.trunc_normal_(torch.empty(4, 4, device="cuda"))
 
 
@@ -240,7 +241,7 @@ def test_names_of_generated_code_are_answered(monkeypatch):
     monkeypatch.setattr(torch._C._dynamo.guards, "_empty_strided_cuda", torch._C._dynamo.guards._empty_strided_cuda)
     compat.answer_generated_code()
     assert torch._C._cuda_getCurrentRawStream(0) == 0
-    with Recorder().recording():
+    with recording(Recorder()):
         assert torch._C._dynamo.guards._empty_strided_cuda((4, 8), (8, 1), torch.float16).is_cuda
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from kernrl.verifier.trace.recorder import Untraceable
+from kernrl.verifier.trace.untraceable import Untraceable
 
 _OWN = frozenset(("aten", "prim", "prims", "_c10d_functional", "quantized"))
 _CUDA = ("CUDA", "cuda")

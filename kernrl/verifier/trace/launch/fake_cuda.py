@@ -15,7 +15,8 @@ import torch
 from kernrl.verifier.base.compat import GPUTarget, answer_generated_code, set_driver
 from kernrl.verifier.base.devices import arch_number, device_for
 from kernrl.verifier.trace.launch import custom_ops
-from kernrl.verifier.trace.recorder import CUDA, Untraceable
+from kernrl.verifier.trace.recorder import CUDA
+from kernrl.verifier.trace.untraceable import Untraceable
 
 REFUSED = {
     "Stream": "CUDA streams are not traced: launch on the current stream",

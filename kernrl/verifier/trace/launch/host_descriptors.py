@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from kernrl.verifier.base import compat
-from kernrl.verifier.trace.recorder import Untraceable
+from kernrl.verifier.trace.untraceable import Untraceable
 
 _KIND = re.compile(r"tensordesc<(\w+)\[([\d, ]+)\]")
 _PARAM = re.compile(r"%arg(\d+): !tt\.tensordesc<((?:tensor<)?((?:\d+x)+)(\w+)>?)>")

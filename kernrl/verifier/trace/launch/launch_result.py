@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from kernrl.verifier.base.compat import Specialised
 from kernrl.verifier.plan.plan import KernelSource
-from kernrl.verifier.trace.recorder import Untraceable
+from kernrl.verifier.trace.untraceable import Untraceable
 
 _TILE = re.compile(r"tensor<((?:\d+x)+)(?:!tt\.ptr<)?[a-zA-Z]+(\d+)?")
 _DOT = re.compile(r"tt\.dot.* : (tensor<\S+>) \* (tensor<\S+>)")

@@ -31,10 +31,10 @@ from typing import Any
 import torch
 
 from kernrl.verifier.base import compat
-from kernrl.verifier.trace.recorder import Untraceable
 from kernrl.verifier.trace.state import nondeterminism, other_modes, python_state
 from kernrl.verifier.trace.state.library_state import Attributes, Dicts, LibraryState, namespace
 from kernrl.verifier.trace.state.library_tables import LibraryTables
+from kernrl.verifier.trace.untraceable import Untraceable
 
 _LATER = {
     "signal": "signal setitimer alarm set_wakeup_fd", "_thread": "start_new_thread",

@@ -15,7 +15,7 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-from kernrl.verifier.trace.recorder import Untraceable
+from kernrl.verifier.trace.untraceable import Untraceable
 
 _KNOWN = ("candidate", "__main__", "candidate.py", "__main__.py")
 _LIKELY = ("best", "kernel", "kernels", "model", "model_new", "solution", "fused", "triton_kernel", "my_kernel", "ops", "main")

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernrl.verifier.plan.plan import AtenNode, KernelSource, Node, TensorRef, TraceSpec
-from kernrl.verifier.trace.recorder import Untraceable
 from kernrl.verifier.trace.state.repeat_calls import Call
+from kernrl.verifier.trace.untraceable import Untraceable
 
 Steps = tuple[Any, ...]
 """What each node does, without its tensors: these may be parts of a workspace that has grown at other shapes."""

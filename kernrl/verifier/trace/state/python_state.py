@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from kernrl.verifier.base.compat import no_torch_functions
-from kernrl.verifier.trace.recorder import Untraceable, exact
+from kernrl.verifier.trace.recorder import exact
 from kernrl.verifier.trace.state.object_state import (
     hides_state,
     how_shown,
@@ -36,6 +36,7 @@ from kernrl.verifier.trace.state.object_state import (
     own_state,
     slots,
 )
+from kernrl.verifier.trace.untraceable import Untraceable
 
 _MOST = 100_000
 """Objects looked at; a list of plain values is one."""
@@ -60,7 +61,8 @@ _NUMPY = frozenset(("numpy", *(f"numpy.random.{name}" for name in _LOTS)))
 _NO_STATE = frozenset(("__builtins__", "__dict__", "__weakref__"))
 _OF_A_FILE = frozenset(("__spec__", "__loader__"))
 """What a candidate's module lacks: only one that is recorded outside a sandbox has a loader."""
-_NOT_LOOKED_INTO = ("kernrl.verifier.trace.launch.launches", "kernrl.verifier.trace.recorder", "torch._ops")
+_RECORDING = ("launch.launches", "recorder", "record_aten", "look_like_cuda", "untraceable")
+_NOT_LOOKED_INTO = ("torch._ops", *(f"kernrl.verifier.trace.{name}" for name in _RECORDING))
 """Modules of objects that a launch or an operator holds: the recording itself, and tables that `guards` looks at."""
 _CONTAINERS = (dict, list, tuple, set, frozenset)
 # by id: a candidate's class may say that it equals any other

@@ -10,8 +10,10 @@ from support.front import dense, spec
 from torch import Tensor, nn
 
 from kernrl.verifier.trace.record_forward import record_forward
-from kernrl.verifier.trace.recorder import Recorder, Untraceable
+from kernrl.verifier.trace.recorder import Recorder
+from kernrl.verifier.trace.recording import recording
 from kernrl.verifier.trace.state.other_shapes import Earlier
+from kernrl.verifier.trace.untraceable import Untraceable
 
 
 def record(compute: Any, *rows: int) -> list[Any]:
@@ -26,7 +28,7 @@ def record(compute: Any, *rows: int) -> list[Any]:
     plans, earlier = [], list[Earlier]()
     for n in rows:
         recorder = Recorder()
-        with recorder.recording():
+        with recording(recorder):
             plans.append(record_forward(ModelNew, spec(dense(n, 32)), recorder, [], again=True, earlier=earlier))
     return plans
 
@@ -97,7 +99,7 @@ def test_modules_that_are_constructed_otherwise_are_not_compared():
 
     for n in (8, 17):
         recorder = Recorder()
-        with recorder.recording():
+        with recording(recorder):
             told = spec(dense(n, 32), init=[n])
             made.append(record_forward(ModelNew, told, recorder, [], again=True, earlier=earlier))
     assert len(made) == 2

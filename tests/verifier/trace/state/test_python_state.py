@@ -24,8 +24,10 @@ from torch import Tensor, nn
 
 from kernrl.verifier.base.compat import no_dispatch, no_torch_functions
 from kernrl.verifier.trace.record_forward import record_forward
-from kernrl.verifier.trace.recorder import Recorder, Untraceable
+from kernrl.verifier.trace.recorder import Recorder
+from kernrl.verifier.trace.recording import recording
 from kernrl.verifier.trace.state.python_state import changed, remembered
+from kernrl.verifier.trace.untraceable import Untraceable
 
 COUNT, RANGE, HISTORY = itertools.count(), iter(range(100)), []
 
@@ -242,7 +244,7 @@ def record(keep: Callable[[Any, Tensor], Any]) -> Any:
             return x * 2
 
     recorder = Recorder()
-    with recorder.recording():
+    with recording(recorder):
         return record_forward(ModelNew, spec(dense(8, 32)), recorder, [], again=True)
 
 

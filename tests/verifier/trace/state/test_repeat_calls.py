@@ -13,8 +13,10 @@ from torch import Tensor, nn
 
 from kernrl.verifier.plan.plan import KernelSource, LaunchNode, Plan, TensorRef, Variant
 from kernrl.verifier.trace.record_forward import record_forward
-from kernrl.verifier.trace.recorder import Recorder, Untraceable
+from kernrl.verifier.trace.recorder import Recorder
+from kernrl.verifier.trace.recording import recording
 from kernrl.verifier.trace.state.repeat_calls import Call, check_calls, check_state
+from kernrl.verifier.trace.untraceable import Untraceable
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +43,7 @@ def record(compute: Any, **told: Any) -> Plan:
     """Plan of a module whose forward is `compute(self, x)`, called again and again."""
     cls = type("ModelNew", (Base,), {"compute": compute})
     recorder = Recorder()
-    with recorder.recording():
+    with recording(recorder):
         return record_forward(cls, replace(spec(dense(8, 32)), **told), recorder, [], again=True)
 
 
@@ -215,7 +217,7 @@ def test_running_statistics_may_change_in_every_call():
             return x - mean
 
     recorder = Recorder()
-    with recorder.recording():
+    with recording(recorder):
         assert record_forward(ModelNew, spec(dense(8, 32)), recorder, [], again=True).nodes
 
 
@@ -229,7 +231,7 @@ def test_another_class_is_refused():
             return Other()
 
     recorder = Recorder()
-    with recorder.recording(), pytest.raises(Untraceable, match="makes a Other, another class"):
+    with recording(recorder), pytest.raises(Untraceable, match="makes a Other, another class"):
         record_forward(ModelNew, spec(), recorder, [], again=True)
 
 
@@ -249,7 +251,7 @@ def launch(x: TensorRef, y: TensorRef, n: int = 256, *, grid: int = 4, kernel: i
 
 def check(first: LaunchNode, later: LaunchNode, output: TensorRef | None = None) -> None:
     recorder = Recorder()
-    with recorder.recording():
+    with recording(recorder):
         recorder.empty(dense(8, 32), "input", 0)
         for _ in range(4):
             recorder.empty(dense(8, 32))
@@ -287,7 +289,7 @@ def test_one_output_buffer_for_ever_is_refused():
 
 def test_memory_that_a_kernel_may_read_and_write_must_be_filled_in_every_call():
     recorder = Recorder()
-    with recorder.recording():
+    with recording(recorder):
         recorder.empty(dense(8, 32), "input", 0)
         recorder.empty(dense(8, 32))
     filled = [launch(at(1), at(1))]
