@@ -36,9 +36,10 @@ from kernrl.verifier.trace.constant_tensors import RANDOM
 from kernrl.verifier.trace.parameters import counterparts
 from kernrl.verifier.trace.recorder import CUDA, Recorder
 from kernrl.verifier.trace.state import guards, other_modes, other_names
+from kernrl.verifier.trace.state.counts_ahead import aheads, set_ahead, set_names_ahead
 from kernrl.verifier.trace.state.other_shapes import Earlier, check_other_shapes
 from kernrl.verifier.trace.state.own_methods import check_methods
-from kernrl.verifier.trace.state.python_state import aheads, changed, kept, remembered, set_ahead, set_names_ahead
+from kernrl.verifier.trace.state.python_state import changed, kept, remembered
 from kernrl.verifier.trace.state.repeat_calls import Call, check_calls, check_other_mode, check_same, check_state
 from kernrl.verifier.trace.untraceable import Untraceable, none_swallowed
 

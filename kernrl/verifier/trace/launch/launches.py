@@ -16,7 +16,7 @@ from kernrl.verifier.trace.launch import host_descriptors
 from kernrl.verifier.trace.launch.launch_result import LaunchResult
 from kernrl.verifier.trace.recorder import FAKE_ADDRESS_BITS, Recorder, exact
 from kernrl.verifier.trace.state import guards
-from kernrl.verifier.trace.state.python_state import is_own_function
+from kernrl.verifier.trace.state.ownership import is_own_function
 from kernrl.verifier.trace.untraceable import Untraceable
 
 _KEPT_OPTIONS = ("maxnreg", "enable_fp_fusion")

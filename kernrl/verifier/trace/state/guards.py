@@ -31,7 +31,7 @@ from typing import Any
 import torch
 
 from kernrl.verifier.base import compat
-from kernrl.verifier.trace.state import nondeterminism, other_modes, python_state
+from kernrl.verifier.trace.state import nondeterminism, other_modes, ownership, python_state
 from kernrl.verifier.trace.state.library_state import Attributes, Dicts, LibraryState, namespace
 from kernrl.verifier.trace.state.library_tables import LibraryTables
 from kernrl.verifier.trace.untraceable import Untraceable
@@ -189,7 +189,7 @@ def install() -> None:
     _tables.extend((name, table, _contents(table)) for name, table in tables.items())
     operators = importlib.import_module("torch._ops")
     operators.OperatorBase.py_impl = _guarded(operators.OperatorBase.py_impl, "py_impl", always=True)
-    python_state.know_libraries()
+    ownership.know_libraries()
     _libraries = LibraryState()
     _in_libraries.append(LibraryTables(_libraries.namespaces()))
     names = {place: now for place, (now, _) in _before.items()}
@@ -301,7 +301,7 @@ def _check_bodies(changed: Iterable[tuple[tuple[str, str], str]]) -> None:
     for name, table in changed:
         operator = _operators[name][0]
         for body in vars(operator)[table].values():
-            if callable(body) and not python_state.was_there(body):
+            if callable(body) and not ownership.was_there(body):
                 raise Untraceable(f"the code replaces what {operator} calls: leave other modules as they are")
 
 

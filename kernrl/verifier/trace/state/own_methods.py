@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import torch
 from torch.nn.utils import parametrize
 
-from kernrl.verifier.trace.state.python_state import is_own, is_own_function
+from kernrl.verifier.trace.state.ownership import is_own, is_own_function
 from kernrl.verifier.trace.untraceable import Untraceable
 
 _WRITTEN = frozenset(("__init__", "forward", "extra_repr", "__repr__", "__doc__", "__module__", "__annotations__", "training"))

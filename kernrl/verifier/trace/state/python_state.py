@@ -1,41 +1,38 @@
 """What a module remembers in Python between two calls: counts, flags and lists, wherever they are kept.
 
 Two calls of the same shapes must leave a module as they found it, or a later call may do something else. A number that
-modules keep as an attribute may count, as long as nothing depends on it: it is set far ahead before another call. Nothing of a
-candidate is called to find out what it keeps.
+modules keep as an attribute may count, as long as nothing depends on it (`counts_ahead`). Nothing of a candidate is called to
+find out what it keeps.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import gc
 import itertools
 import operator
-import random
 import sys
 import types
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 
 from kernrl.verifier.base.compat import no_torch_functions
-from kernrl.verifier.trace.recorder import exact
 from kernrl.verifier.trace.state.object_state import (
     hides_state,
     how_shown,
     inside,
     is_library,
-    made_in_c,
     of_process,
     of_tensor,
     own_state,
     slots,
 )
+from kernrl.verifier.trace.state.ownership import codes, is_own, is_own_function, known_ids, libraries, of_kernels
 from kernrl.verifier.trace.untraceable import Untraceable
 
 _MOST = 100_000
@@ -43,15 +40,6 @@ _MOST = 100_000
 
 _DEEPEST = 64
 """How far into one another objects may nest. Both limits refuse: where nobody looks, a count can hide."""
-
-_BITS = ((6, 12), (12, 20), (20, 31))
-"""How far counts are set ahead, to see whether anything depends on them: once by a number of each of these lengths."""
-
-
-def aheads() -> list[int]:
-    """Numbers of calls to set counts ahead by, by chance: a module must not know between which of them it is seen."""
-    return [int(2 ** random.SystemRandom().uniform(*bits)) for bits in _BITS]
-
 
 _NOTHING = object()
 _NUMBERS_AND_TEXTS = (int, float, complex, str, bytes)
@@ -75,63 +63,9 @@ _QUALNAME = vars(type)["__qualname__"].__get__
 _SHOWS_ATTRIBUTES = (types.NoneType, types.GetSetDescriptorType, types.MemberDescriptorType)
 _COPYING = frozenset(("__copy__", "__deepcopy__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__"))
 
-_libraries: dict[int, Any] = {}
-"""Namespaces (by id) of the modules that were there before the candidate, and what a walk calls them."""
-_known: dict[int, object] = {}
-"""Classes, functions and their code (by id) that were there, too: what others say of themselves, such as a module's name, they
-may say of their own accord."""
-
-
-_of_kernels: set[str] = set()
-"""Attributes that Triton itself gives its kernels, and what belongs to these."""
 _hiding: dict[int, bool] = {}
-"""Whether objects of a class hide a state (`hides_state`), by the id of the class, of those in `_known`."""
+"""Whether objects of a class hide a state (`hides_state`), by the id of the class, of those in `known_ids`."""
 _most_subclasses: weakref.WeakKeyDictionary[type, int] = weakref.WeakKeyDictionary()
-
-
-def know_libraries() -> None:
-    """Once, before candidates: what there is now is none of theirs."""
-    names = [id(vars(module)) for module in list(sys.modules.values()) if isinstance(module, types.ModuleType)]
-    _libraries.update(zip(names, names, strict=True))
-    gc.unfreeze()  # the process that this one is a fork of may have hidden its own; the fork server freezes them again
-    for one in gc.get_objects():
-        if issubclass(type(one), type | types.FunctionType):
-            _known[id(one)] = one
-        if str(type(one).__module__).startswith("triton.runtime."):
-            _of_kernels.update(getattr(one, "__dict__", ()))
-        if type(one) is types.FunctionType:
-            _known.update((id(code), code) for code in _codes(one.__code__))
-
-
-def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    """A function's code, and that of the functions which it makes."""
-    yield code
-    for one in code.co_consts:
-        if isinstance(one, types.CodeType):
-            yield from _codes(one)
-
-
-def was_there(function: object) -> bool:
-    """Whether a function of Python was there before the candidate."""
-    return type(function) is types.FunctionType and id(function) in _known
-
-
-def is_own(cls: type, home: str) -> bool:
-    """Whether a class is the candidate's, wherever it says that it is from."""
-    if cls.__module__ == home:
-        return True
-    if _known:
-        return id(cls) not in _known and not made_in_c(cls)
-    found: Any = sys.modules.get(cls.__module__)
-    for step in cls.__qualname__.split("."):
-        found = vars(found).get(step) if isinstance(found, type | types.ModuleType) else None
-    return found is not cls and not is_library(cls)
-
-
-def is_own_function(function: types.FunctionType, home: str) -> bool:
-    """Whether a function is the candidate's, wherever it says that it is from."""
-    known = id(function.__globals__) in _libraries and id(function.__code__) in _known
-    return function.__module__ == home or (bool(_libraries) and not known)
 
 
 def remembered(model: torch.nn.Module) -> dict[str, Any]:
@@ -155,7 +89,7 @@ def hung(values: Mapping[str, Any]) -> dict[str, Any]:
         path: value
         for path, value in values.items()
         if not path.startswith("linecache.cache") or type(value) is not tuple
-        if issubclass(kind := type(value), kinds) or is_library(kind) or (id(kind) not in _known and is_own(kind, ""))
+        if issubclass(kind := type(value), kinds) or is_library(kind) or (id(kind) not in known_ids and is_own(kind, ""))
     }
     with no_torch_functions():
         return _Walk("").on_libraries(mine) if mine else {}
@@ -168,69 +102,12 @@ def changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     return [path for path in {**before, **after} if before.get(path, _NOTHING) != after.get(path, _NOTHING)]
 
 
-def set_ahead(model: torch.nn.Module, paths: Sequence[str], ahead: int, answer: bool | None = None) -> list[str]:
-    """Set the counts among `paths` that modules keep as attributes far ahead; the paths that are none of these.
-
-    With an answer, they become counts that give it to every comparison: so what strikes at one number, or at every seventh,
-    strikes.
-    """
-    left = list(paths)
-    for name, part in model.named_modules():
-        here = "".join(f"._modules.{step}" for step in name.split(".") if step)
-        for key, value in list(vars(part).items()):
-            path = f"self{here}.{key}"
-            if path in left and isinstance(value, int | float) and type(value) is not bool:
-                kind = float if isinstance(value, float) else int
-                ahead_of_it = exact(value) + ahead
-                vars(part)[key] = ahead_of_it if answer is None else _answering(kind, answer)(ahead_of_it)
-                left.remove(path)
-    return left
-
-
-def set_names_ahead(model: torch.nn.Module, paths: Sequence[str], ahead: int) -> list[str]:
-    """Set the counts among `paths` far ahead that are names of the module's file or attributes of its class; those left."""
-    cls, home = type(model), sys.modules.get(type(model).__module__)
-    left = []
-    for path in paths:
-        owner, _, name = path.rpartition(".")
-        place = cls if owner in (cls.__name__, "self<class>.0") else home if not owner else None
-        value = vars(place).get(name) if place else None
-        if type(value) not in (int, itertools.count):
-            left.append(path)
-        else:
-            setattr(place, name, value + ahead if isinstance(value, int) else itertools.count(ahead))
-    return left
-
-
-@functools.cache
-def _answering(base: type[int] | type[float], answer: bool) -> type[Any]:
-    """Numbers that give one answer to every comparison, and whose sums, products and remainders do as well."""
-
-    def says(self: object, other: object = None) -> bool:
-        return answer
-
-    def computed(name: str) -> Any:
-        operation = getattr(base, name)
-
-        def compute(self: Any, *others: Any) -> Any:
-            found = operation(self, *others)
-            return kind(found) if isinstance(found, base) else found
-
-        return compute
-
-    compared = dict.fromkeys(("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__bool__"), says)
-    names = ("add", "radd", "sub", "rsub", "mul", "rmul", "mod", "rmod", "floordiv", "rfloordiv", "and", "or", "xor", "rshift")
-    arithmetic = {f"__{name}__": computed(f"__{name}__") for name in names if hasattr(base, f"__{name}__")}
-    kind = type("Count", (base,), {**compared, **arithmetic, "__hash__": base.__hash__})
-    return kind
-
-
 class _Walk:
     """Through what is reachable from a candidate's object and its module; no further than into its own classes."""
 
     def __init__(self, home: str) -> None:
         self._home, self._depth = home, 0
-        self._seen: dict[int, Any] = dict(_libraries)
+        self._seen: dict[int, Any] = dict(libraries)
         """Objects by id, and the path at which each was met first."""
         self._found: dict[str, Any] = {}
         self._alive: list[list[Any]] = []
@@ -253,7 +130,7 @@ class _Walk:
         for name, value in list(names.items()):
             if name == "__annotations__" and type(value) is dict:
                 self._annotations(path, value)
-            elif name not in _NO_STATE and (_known or name not in _OF_A_FILE):
+            elif name not in _NO_STATE and (known_ids or name not in _OF_A_FILE):
                 self._of(f"{path}.{name}" if path else name, value)
 
     def _annotations(self, path: str, names: Mapping[str, Any]) -> None:
@@ -271,7 +148,7 @@ class _Walk:
             self._found[f"{path}<is>"] = self._seen[id(value)]  # which of two like objects lies here may be a count, too
             return
         self._seen[id(value)] = path
-        if len(self._seen) > _MOST + len(_libraries) or self._depth >= _DEEPEST:
+        if len(self._seen) > _MOST + len(libraries) or self._depth >= _DEEPEST:
             raise Untraceable(
                 "the code keeps so many objects, or such deeply nested ones, that a count could hide among them: keep less"
             )
@@ -367,7 +244,7 @@ class _Walk:
                 self._of(f"{path}.{i}", item)
 
     def _function(self, path: str, value: types.FunctionType) -> None:
-        if id(value) in _known or (not _known and not is_own_function(value, self._home)):
+        if id(value) in known_ids or (not known_ids and not is_own_function(value, self._home)):
             self._found[f"{path}<is>"] = id(value)
             return
         self._found[f"{path}<code>"] = id(value.__code__)
@@ -377,7 +254,7 @@ class _Walk:
         for part in gc.get_referents(value):
             if type(part) is dict and part is not value.__globals__ and part is not value.__builtins__:
                 self._annotations(path, part)
-        for i, code in enumerate(_codes(value.__code__)):
+        for i, code in enumerate(codes(value.__code__)):
             for j, one in enumerate(code.co_consts):
                 if id(type(one)) not in _PLAIN and type(one) is not types.CodeType:
                     self._of(f"{path}<constants>.{i}.{j}", one)
@@ -399,7 +276,7 @@ class _Walk:
         known = _hiding.get(id(kind))
         if known is None:
             known = hides_state(kind)
-            if id(kind) in _known:  # which stays
+            if id(kind) in known_ids:  # which stays
                 _hiding[id(kind)] = known
         return known
 
@@ -475,7 +352,7 @@ class _Walk:
                     continue
                 inside = item.items() if type(item) is dict else enumerate(item)
                 self._on_library(f"{path}.{name}", {_key(k, i): v for i, (k, v) in enumerate(inside)})
-            elif of_kernel and name in _of_kernels and not self._may_hold_own(type(item)):
+            elif of_kernel and name in of_kernels and not self._may_hold_own(type(item)):
                 continue
             elif not (".nargs" in path and issubclass(type(item), torch.Tensor)):  # an autotuner keeps its latest ones
                 self._of(f"{path}.{name}", item)
