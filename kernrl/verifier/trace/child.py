@@ -31,7 +31,8 @@ from kernrl.verifier.trace.launch.launches import Launches
 from kernrl.verifier.trace.record_forward import record_forward
 from kernrl.verifier.trace.recorder import Recorder
 from kernrl.verifier.trace.recording import recording
-from kernrl.verifier.trace.state import guards
+from kernrl.verifier.trace.state import guards, untouched
+from kernrl.verifier.trace.state.open_files import check_closed, open_files
 from kernrl.verifier.trace.state.other_shapes import Earlier
 from kernrl.verifier.trace.untraceable import WITHOUT_SHAPE, Untraceable, none_swallowed, without_shape
 
@@ -116,6 +117,7 @@ def prepare(settings: dict[str, Any]) -> None:
     _launches.install()
     compat.hash_libraries()
     guards.install()
+    untouched.remember()
 
 
 def handle(channel: Channel) -> None:
@@ -187,13 +189,13 @@ def _where(error: BaseException) -> str:
 def trace(source: str, specs: list[TraceSpec]) -> list[Plan]:
     """Execute the candidate's module once and record its forward for every input set."""
     assert _launches is not None
-    guards.begin()
-    at_import, files = Recorder(), guards.open_files()
+    untouched.begin()
+    at_import, files = Recorder(), open_files()
     _launches.begin(at_import)
     with recording(at_import):
         module = _load(source)
-    guards.check_untouched()
-    guards.check_closed(files)
+    untouched.check_untouched()
+    check_closed(files)
     plans, earlier, shapes = [], [at_import], list[Earlier]()
     keeps = bool(at_import.storages)
     for spec in specs:
@@ -207,8 +209,8 @@ def trace(source: str, specs: list[TraceSpec]) -> list[Plan]:
                 plan = _record(_load(source), spec, recorder, shapes)
             earlier.append(recorder)
         plans.append(plan)
-    guards.check_untouched(at_end=True)
-    guards.check_closed(files)
+    untouched.check_untouched(at_end=True)
+    check_closed(files)
     return plans
 
 
@@ -237,7 +239,7 @@ def _load(source: str) -> types.ModuleType:
     module = types.ModuleType("candidate")
     module.__file__ = path
     vars(module).update(guards.builtins_of_a_candidate())
-    guards.add_module("candidate", module)
+    untouched.add_module("candidate", module)
     with none_swallowed():
         exec(compile(source, path, "exec", dont_inherit=True), module.__dict__)  # less this file's `annotations`
     return module

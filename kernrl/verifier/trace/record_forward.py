@@ -35,7 +35,7 @@ from kernrl.verifier.trace import running_statistics
 from kernrl.verifier.trace.constant_tensors import RANDOM
 from kernrl.verifier.trace.parameters import counterparts
 from kernrl.verifier.trace.recorder import CUDA, Recorder
-from kernrl.verifier.trace.state import guards, other_modes, other_names
+from kernrl.verifier.trace.state import guards, other_modes, other_names, untouched
 from kernrl.verifier.trace.state.counts_ahead import aheads, set_ahead, set_names_ahead
 from kernrl.verifier.trace.state.other_shapes import Earlier, check_other_shapes
 from kernrl.verifier.trace.state.own_methods import check_methods
@@ -210,13 +210,13 @@ def _call_again(
         set_ahead(model, moved, 0)
         return last
 
-    tables = guards.library_tables() if usual else {}
+    tables = untouched.library_tables() if usual else {}
 
     def check_tables(expected: Call) -> None:
         """What libraries hold must be as it was before a round of calls, or another one: no change of theirs comes round."""
         nonlocal tables
         for further in (itertools.chain(*ways), ()):
-            before, tables = tables, guards.library_tables()
+            before, tables = tables, untouched.library_tables()
             if not (moved := changed(before, tables)):
                 return
             for way in further:
@@ -273,7 +273,7 @@ def _moved(model: torch.nn.Module, parts: Sequence[Callable[[], None]]) -> list[
 
 
 def _remembered(model: torch.nn.Module) -> dict[str, Any]:
-    return remembered(model) | guards.library_names()
+    return remembered(model) | untouched.library_names()
 
 
 def _another(model: torch.nn.Module, spec: TraceSpec, recorder: Recorder) -> torch.nn.Module:

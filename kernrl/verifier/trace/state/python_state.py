@@ -51,7 +51,7 @@ _OF_A_FILE = frozenset(("__spec__", "__loader__"))
 """What a candidate's module lacks: only one that is recorded outside a sandbox has a loader."""
 _RECORDING = ("launch.launches", "recorder", "record_aten", "look_like_cuda", "untraceable")
 _NOT_LOOKED_INTO = ("torch._ops", *(f"kernrl.verifier.trace.{name}" for name in _RECORDING))
-"""Modules of objects that a launch or an operator holds: the recording itself, and tables that `guards` looks at."""
+"""Modules of objects that a launch or an operator holds: the recording itself, and tables that `aten_operators` looks at."""
 _CONTAINERS = (dict, list, tuple, set, frozenset)
 # by id: a candidate's class may say that it equals any other
 _PLAIN = frozenset(map(id, (*_NUMBERS_AND_TEXTS, bool, types.NoneType)))
