@@ -1,4 +1,4 @@
-"""What a candidate may not ask for, leave behind or replace; traced in the sandbox."""
+"""What a candidate may not ask for, and what it may not leave behind; traced in the sandbox."""
 
 from __future__ import annotations
 
@@ -57,76 +57,11 @@ REFUSED: dict[str, tuple[str, str]] = {
     ),
     "its name": (module("return launch(launch(x)) if __name__ == '__main__' else launch(x)"), "does something else"),
     "gradients": (module("torch.set_grad_enabled(False)\nreturn launch(x)"), "leaves gradients switched on or off"),
-    "a replaced layer": (
-        "import torch\ntorch.nn.Conv2d.forward = print\n" + module(LAUNCH),
-        "replaces torch.nn.Conv2d.forward",
-    ),
-    "a number on a class": ("import torch\ntorch.nn.Identity.n = 0\n" + module(LAUNCH), "leaves torch.nn.Identity.n"),
-    "a number on a function": ("import torch\ntorch.nn.functional.relu.n = 0\n" + module(LAUNCH), "leaves n on"),
-    "a number on a function, in another dict": (
-        "import torch\ntorch.nn.functional.relu.__dict__ = {'n': 0}\n" + module(LAUNCH),
-        "leaves n on torch.nn.functional.relu",
-    ),
-    "a number on a function of its own": (
-        "import torch\ndef f(): pass\nf.n = 0\ntorch.f = f\n" + module(LAUNCH),
-        "leaves n on torch.f",
-    ),
-    "a decomposition": (
-        "import torch\ntorch._decomp.decomposition_table[torch.ops.aten.gelu.default] = print\n" + module(LAUNCH),
-        "changes torch._decomp.decomposition_table",
-    ),
-    "an import hook": ("import sys\nsys.meta_path.append(object())\n" + module(LAUNCH), "changes sys.meta_path"),
     "an operator's kernel": (
         "import torch\ntorch.ops.aten.allclose.default.py_impl(torch._C.DispatchKey.CUDA)(print)\n" + module(LAUNCH),
         "py_impl",
     ),
     "an alarm": (module(LAUNCH, init="import signal\nsignal.alarm(9)"), "signal.alarm leaves work for later"),
-    "a replaced function": ("import torch\ntorch.equal = lambda a, b: True\n" + module(LAUNCH), "replaces torch.equal"),
-    "a replaced method": ("import torch\ntorch.Tensor.allclose = print\n" + module(LAUNCH), "replaces torch.Tensor.allclose"),
-    **{
-        f"a replaced {name}(), which a look at other modules might call": (
-            f"import builtins\nbuiltins.{name} = {fake}\n{module(LAUNCH)}",
-            f"replaces builtins.{name}",
-        )
-        for name, fake in {
-            "all": "lambda values: True",
-            "map": "lambda *values: ()",
-            "zip": "lambda *values, **_: ()",
-            "enumerate": "lambda values, start=0: ()",
-            "sorted": "lambda values, **_: []",
-            "range": "lambda *_: ()",
-            "bool": "lambda value: False",
-        }.items()
-    },
-    **{
-        f"a replaced numpy.{name}, with which others are looked at": (
-            f"import numpy\nnumpy.{name} = lambda *_, **__: numpy.zeros(1)\n{module(LAUNCH)}",
-            f"replaces numpy.{name}",
-        )
-        for name in ("frombuffer", "flatnonzero")
-    },
-    "a replaced part of numpy, with which others are looked at": (
-        "import torch, numpy, sys\ncore = sys.modules['numpy._core._methods']\n"
-        "core._any = lambda a, axis=None, *_, **__: numpy.zeros(len(a), bool)\ntorch.equal = print\n" + module(LAUNCH),
-        "replaces torch.equal",
-    ),
-    "a function's defaults": (
-        "import torch\ntorch.testing.assert_close.__kwdefaults__['rtol'] = 9.0\n" + module(LAUNCH),
-        "the defaults of torch.testing",
-    ),
-    "a method's code": (
-        "import torch\ntorch.nn.ReLU.forward.__code__ = (lambda self, input: input).__code__\n" + module(LAUNCH),
-        "the code or the defaults of torch.nn.modules.activation.ReLU.forward",
-    ),
-    "a module": (
-        "import sys, types\nsys.modules['json'] = types.ModuleType('json')\n" + module(LAUNCH),
-        "replaces sys.modules['json']",
-    ),
-    "an operator": ("import torch\ntorch.ops.aten.__dict__['gelu'] = print\n" + module(LAUNCH), "replaces torch.ops.aten.gelu"),
-    "the default type": (
-        "import torch\ntorch.set_default_dtype(torch.float64)\n" + module(LAUNCH),
-        "changes torch's default dtype",
-    ),
     "work after a fork": (
         "import os\nos.register_at_fork(after_in_child=print)\n" + module(LAUNCH),
         "os.register_at_fork leaves",
@@ -174,7 +109,6 @@ REFUSED: dict[str, tuple[str, str]] = {
         "import torch\ntorch.library.Library('aten', 'IMPL').impl('mish', print, 'AutogradCUDA')\n" + module(LAUNCH),
         "aten::mish replaces an operator of torch",
     ),
-    "a callback": ("import gc\ngc.callbacks.append(print)\n" + module(LAUNCH), "callback with Python's garbage collector"),
     "a mode": (
         "from torch.overrides import BaseTorchFunctionMode\nBaseTorchFunctionMode().__enter__()\n" + module(LAUNCH),
         "leaves a mode of torch on",
@@ -203,12 +137,6 @@ HONEST = {
     "a part for scripts": module(LAUNCH) + "\nif __name__ == '__main__':\n    raise SystemExit\n",
     "the environment at import": "import os\nLARGE = os.environ.get('LARGE', '1')\n" + module(LAUNCH),
     "the time at import": "import time, random\nBEGUN = time.time() + random.random()\n" + module(LAUNCH),
-    "what libraries fill in when it is first needed": (
-        "import datetime\nBEGUN = datetime.datetime.strptime('2020', '%Y')\n"
-        + module("with torch.profiler.record_function('all of it'):\n    return launch(x)")
-    ),
-    "a logger by the file's name": "import logging\n" + module(f"logging.getLogger(__name__).debug('called')\n{LAUNCH}"),
-    "a warning": "import warnings\n" + module(f"warnings.warn('slow', stacklevel=2)\n{LAUNCH}"),
     "the type of autocast": module(
         "on = torch.is_autocast_enabled()\nreturn launch(x.to(torch.get_autocast_gpu_dtype() if on else x.dtype))"
     ),
@@ -231,8 +159,6 @@ HONEST = {
             "np.random.default_rng(np.random.SeedSequence(3)).random()\nreturn launch(x)"
         )
     ),
-    "flags of torch": "import torch\ntorch.backends.cuda.matmul.allow_tf32 = False\n" + module(LAUNCH),
-    "a name that was missing": "import torch\ntorch.nn.functional.my_own = lambda x: x\n" + module(LAUNCH),
     "a mode that is left again": module("with torch.overrides.BaseTorchFunctionMode():\n    y = launch(x)\nreturn y"),
 }
 
