@@ -25,9 +25,9 @@ from kernrl.verifier.interpreted_sets import (
     took_too_long,
 )
 from kernrl.verifier.judge.draws import BIG_BYTES, Draw, Seeds, schedule
-from kernrl.verifier.plan.checks import launchable
 from kernrl.verifier.plan.compiled import CompiledKernel
 from kernrl.verifier.plan.launch_time import Profiles
+from kernrl.verifier.plan.launchable import launchable
 from kernrl.verifier.plan.plan import Plan
 from kernrl.verifier.plan.price import Price, price
 from kernrl.verifier.pool.backend import Front, GpuBackend

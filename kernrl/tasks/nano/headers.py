@@ -169,7 +169,7 @@ def _flowing(live: Sequence[str]) -> int:
 
 def _depths(body: str) -> set[str]:
     """Axes along which a kernel sums products in a loop. A loop of few turns, known when it is compiled, may be unrolled, which
-    ptxas 12.8 does wrongly: the products are lost (see `verifier/plan/checks.py`)."""
+    ptxas 12.8 does wrongly: the products are lost (see `verifier/plan/launchable.py`)."""
     ranges = re.findall(r"range\((.*)\):$", body, re.MULTILINE) if "tl.dot(" in body else []
     return {name for bounds in ranges for name in re.findall(r"\b[A-Z]\b", bounds)}
 

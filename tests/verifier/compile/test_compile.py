@@ -12,8 +12,8 @@ from kernrl.errors import InfrastructureError
 from kernrl.verifier.base import compat
 from kernrl.verifier.base.verdict import Rejection, Status
 from kernrl.verifier.compile.compiler import Compiler
-from kernrl.verifier.plan.checks import check_compiled
 from kernrl.verifier.plan.compiled import CompiledKernel
+from kernrl.verifier.plan.launchable import check_compiled
 from kernrl.verifier.plan.plan import KernelSource
 from kernrl.verifier.sandbox.sandbox import Sandbox, Session
 

@@ -9,11 +9,11 @@ from support.front import HEAD, dense, module, plan_of, spec
 from kernrl.verifier.base.devices import device_for
 from kernrl.verifier.base.verdict import Status
 from kernrl.verifier.plan import aten, ttir
-from kernrl.verifier.plan.checks import Limits, Policy, check_plan, physical_floor_us, price
+from kernrl.verifier.plan.checks import Limits, Policy, check_plan
 from kernrl.verifier.plan.kernel_flops import kernel_flops
 from kernrl.verifier.plan.library_time import LAUNCH_US
 from kernrl.verifier.plan.plan import AtenNode, LaunchNode, Plan, Special, Storage, TensorRef, TensorSpec, Variant
-from kernrl.verifier.plan.price import flops_of
+from kernrl.verifier.plan.price import flops_of, physical_floor_us, price
 
 H200 = device_for("NVIDIA H200")
 LINEAR = {"linear.weight": dense(16, 32), "linear.bias": dense(16)}

@@ -25,8 +25,8 @@ from kernrl.tasks.solutions.from_graph.plausible import plausible
 from kernrl.tasks.solutions.from_graph.styles import STYLES, graphs_of, write_solutions
 from kernrl.tasks.task import FULL, InputSet, Task
 from kernrl.verifier import HardenedVerifier
-from kernrl.verifier.plan.checks import check_compiled
 from kernrl.verifier.plan.compiled import CompiledKernel
+from kernrl.verifier.plan.launchable import check_compiled
 from kernrl.verifier.trace.reference_spec import spec_of
 
 HEADS = "self.l(x).view(x.shape[0], x.shape[1], 4, 12).transpose(1, 2).relu()"
