@@ -1,15 +1,51 @@
-"""Which of the reference's parameters a candidate's stand for."""
+"""Which of the reference's parameters a candidate's stand for, and how they do."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 
-from kernrl.verifier.plan.plan import TensorSpec
+import torch
+
+from kernrl.verifier.plan.overlap import span_bytes
+from kernrl.verifier.plan.plan import TensorSpec, TraceSpec
+from kernrl.verifier.trace.recorder import CUDA, Recorder
 from kernrl.verifier.trace.untraceable import Untraceable
 
 _WORDS = {"w": ("weight",), "b": ("bias",), "gamma": ("norm", "weight"), "beta": ("norm", "bias")}
 """Names that stand for others; by convention gamma and beta are a norm's."""
+
+
+def bind_state(model: torch.nn.Module, spec: TraceSpec, recorder: Recorder) -> dict[int, str]:
+    """Map the model's parameters and buffers to the reference's (`counterparts`).
+
+    Returns the storages of parameters without a counterpart, with their names.
+    """
+    mine = [*model.named_parameters(), *model.named_buffers()]
+    pairs = counterparts({name: (tuple(t.shape), isinstance(t, torch.nn.Parameter)) for name, t in mine}, spec.state)
+    unmatched = {}
+    half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(spec.precision)
+    for name, tensor in mine:
+        if name in pairs:
+            _stand_for(tensor, spec.state[pairs[name]], pairs[name], recorder)
+        else:
+            if half is not None and tensor.is_floating_point():
+                tensor.data = tensor.data.to(half)
+            if isinstance(tensor, torch.nn.Parameter):
+                unmatched[recorder.ref(tensor).storage] = f"{name} {list(tensor.shape)}"
+        # the module is moved to the GPU after construction
+        recorder.place(tensor, CUDA)
+    return unmatched
+
+
+def _stand_for(tensor: torch.Tensor, spec: TensorSpec, key: str, recorder: Recorder) -> None:
+    ref = recorder.ref(tensor)
+    held = recorder.storages[ref.storage]
+    same = (ref.dtype, ref.stride, ref.offset, held.nbytes) == (spec.dtype, spec.stride, 0, span_bytes(spec))
+    if not same or held.kind != "temp":
+        # cast by the precision policy, a part of a larger tensor, or two parameters that share memory
+        tensor.data = recorder.empty(spec)
+    recorder.adopt(tensor, "state", key)
 
 
 def counterparts(mine: Mapping[str, tuple[tuple[int, ...], bool]], state: Mapping[str, TensorSpec]) -> dict[str, str]:

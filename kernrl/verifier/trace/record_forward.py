@@ -1,4 +1,4 @@
-"""Records a module's forward as a plan: builds the module, maps its parameters to the reference's, calls it, numbers storages.
+"""Records a module's forward as a plan: builds the module, calls it, and holds further calls against the first.
 
 Used for candidates inside the sandbox and for references outside it.
 """
@@ -6,7 +6,6 @@ Used for candidates inside the sandbox and for references outside it.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import itertools
 import random
@@ -18,23 +17,18 @@ import torch
 from kernrl.tasks.task import FULL
 from kernrl.verifier.base.compat import no_torch_functions
 from kernrl.verifier.base.nested import flatten, nesting
-from kernrl.verifier.plan.overlap import span_bytes
 from kernrl.verifier.plan.plan import (
-    AtenNode,
     KernelSource,
-    LaunchNode,
     Node,
     Plan,
-    TensorRef,
     TensorSpec,
     TraceSpec,
     tensor_specs,
-    walk_refs,
 )
 from kernrl.verifier.trace import running_statistics
-from kernrl.verifier.trace.constant_tensors import RANDOM
-from kernrl.verifier.trace.parameters import counterparts
-from kernrl.verifier.trace.recorder import CUDA, Recorder
+from kernrl.verifier.trace.finish_plan import derived_from_state, finish, move_to_forward, needed_setup
+from kernrl.verifier.trace.parameters import bind_state
+from kernrl.verifier.trace.recorder import Recorder
 from kernrl.verifier.trace.state import guards, other_modes, other_names, untouched
 from kernrl.verifier.trace.state.counts_ahead import aheads, set_ahead, set_names_ahead
 from kernrl.verifier.trace.state.other_shapes import Earlier, check_other_shapes
@@ -68,11 +62,11 @@ def record_forward(
         raise Untraceable(f"{cls.__name__} has a __call__ of its own: write the work in forward()")
     if again:
         check_methods(model, cls.__module__)
-    unmatched = _bind_state(model, spec, recorder)
+    unmatched = bind_state(model, spec, recorder)
     _set_mode(model, spec)
     setup, recorder.nodes = recorder.nodes, []
     recorder.statistics = {recorder.ref(place.own).storage for place in running_statistics.places(model)}
-    derived = _derived(setup, recorder)
+    derived = derived_from_state(setup, recorder)
     inputs = _inputs(spec, recorder)
     first = _call(model, inputs, recorder, strict=again)
     recorder.nesting = first.nesting
@@ -80,10 +74,10 @@ def record_forward(
     if again:
         _call_again(model, spec, recorder, kernels, setup, first, inputs, earlier if earlier is not None else [])
     recorder.nodes = list(first.nodes)
-    setup = _each_call(setup, derived, recorder, outputs)
+    setup = move_to_forward(setup, derived, recorder, outputs)
     if again:
         outputs += running_statistics.returned(spec, recorder, kernels[:count])
-    return _finish(spec, recorder, _needed_setup(setup, recorder, outputs, unmatched), outputs, kernels[:count])
+    return finish(spec, recorder, needed_setup(setup, recorder, outputs, unmatched), outputs, kernels[:count])
 
 
 def _inputs(spec: TraceSpec, recorder: Recorder, *, trained: bool = False) -> list[Any]:
@@ -230,7 +224,7 @@ def _call_again(
 
     def construct() -> Callable[[TraceSpec], Call]:
         other = _another(model, spec, recorder)
-        _bind_state(other, spec, recorder)
+        bind_state(other, spec, recorder)
         _set_mode(other, spec)
         return lambda at: _call(other, _inputs(at, recorder), recorder, strict=True)
 
@@ -352,125 +346,3 @@ def _outputs(value: Any, recorder: Recorder, *, strict: bool) -> Iterator[torch.
 
 def _has_gradient(tensor: torch.Tensor) -> bool:
     return tensor.is_leaf and tensor.grad is not None
-
-
-def _bind_state(model: torch.nn.Module, spec: TraceSpec, recorder: Recorder) -> dict[int, str]:
-    """Map the model's parameters and buffers to the reference's (`counterparts`).
-
-    Returns the storages of parameters without a counterpart, with their names.
-    """
-    mine = [*model.named_parameters(), *model.named_buffers()]
-    pairs = counterparts({name: (tuple(t.shape), isinstance(t, torch.nn.Parameter)) for name, t in mine}, spec.state)
-    unmatched = {}
-    half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(spec.precision)
-    for name, tensor in mine:
-        if name in pairs:
-            _stand_for(tensor, spec.state[pairs[name]], pairs[name], recorder)
-        else:
-            if half is not None and tensor.is_floating_point():
-                tensor.data = tensor.data.to(half)
-            if isinstance(tensor, torch.nn.Parameter):
-                unmatched[recorder.ref(tensor).storage] = f"{name} {list(tensor.shape)}"
-        # the module is moved to the GPU after construction
-        recorder.place(tensor, CUDA)
-    return unmatched
-
-
-def _stand_for(tensor: torch.Tensor, spec: TensorSpec, key: str, recorder: Recorder) -> None:
-    ref = recorder.ref(tensor)
-    held = recorder.storages[ref.storage]
-    same = (ref.dtype, ref.stride, ref.offset, held.nbytes) == (spec.dtype, spec.stride, 0, span_bytes(spec))
-    if not same or held.kind != "temp":
-        # cast by the precision policy, a part of a larger tensor, or two parameters that share memory
-        tensor.data = recorder.empty(spec)
-    recorder.adopt(tensor, "state", key)
-
-
-def reads(node: Node) -> set[int]:
-    if isinstance(node, LaunchNode):
-        return {r.storage for v in node.variants for a in v.args.values() for r in walk_refs(a)}
-    return {r.storage for a in (*node.args, *node.kwargs.values()) for r in walk_refs(a)}
-
-
-def writes(node: Node) -> set[int]:
-    """Storages a node may change; a launch may write through any pointer it is given."""
-    return reads(node) if isinstance(node, LaunchNode) else {r.storage for r in node.outputs if r is not None}
-
-
-def _derived(setup: list[Node], recorder: Recorder) -> set[int]:
-    """Storages that the constructor computed from state, directly or indirectly."""
-    state = {i for i, s in enumerate(recorder.storages) if s.kind == "state"}
-    found: set[int] = set()
-    for node in setup:
-        if reads(node) & (state | found):
-            found |= writes(node) - state
-    return found
-
-
-def _each_call(setup: list[Node], derived: set[int], recorder: Recorder, outputs: tuple[TensorRef, ...]) -> list[Node]:
-    """Move to forward the setup nodes that compute what it uses of `derived`, since weights change; returns the others.
-
-    So a weight that the constructor packs is packed, and timed, in each call of forward.
-    """
-    wanted = {s for n in recorder.nodes for s in reads(n)} | {o.storage for o in outputs}
-    moved: list[Node] = []
-    for node in reversed(setup):
-        if writes(node) & derived & wanted:
-            moved.append(node)
-            wanted |= reads(node)
-    recorder.nodes[:0] = moved[::-1]
-    return [node for node in setup if not any(node is other for other in moved)]
-
-
-def _needed_setup(
-    setup: list[Node], recorder: Recorder, outputs: tuple[TensorRef, ...], unmatched: dict[int, str]
-) -> list[Node]:
-    """The constructor's nodes that forward depends on, without the initialisation of state."""
-    state = {i for i, s in enumerate(recorder.storages) if s.kind == "state"}
-    wanted = {s for n in recorder.nodes for s in reads(n)} | {o.storage for o in outputs}
-    kept: list[Node] = []
-    for node in reversed(setup):
-        written = writes(node) - state
-        if not written & wanted:
-            continue
-        random = isinstance(node, AtenNode) and any(word in node.op for word in RANDOM)
-        if random and (names := [name for number, name in unmatched.items() if number in wanted]):
-            matched = ", ".join(str(recorder.storages[i].source) for i in sorted(state)) or "none"
-            raise Untraceable(
-                f"the parameter {names[0]} has no counterpart in the reference: give parameters its names and shapes"
-                f" (matched so far: {matched[:300]})"
-            )
-        if random:
-            raise Untraceable("__init__ makes random values that are no parameter of the reference: they cannot be reproduced")
-        wanted |= reads(node)
-        kept.append(node)
-    return kept[::-1]
-
-
-def _finish(
-    spec: TraceSpec, recorder: Recorder, setup: list[Node], outputs: tuple[TensorRef, ...], kernels: list[KernelSource]
-) -> Plan:
-    """The plan, with only the storages that are used, renumbered: inputs, state, then temporaries."""
-    used = {s for n in (*setup, *recorder.nodes) for s in reads(n) | writes(n)} | {o.storage for o in outputs}
-    order = {"input": 0, "state": 1, "temp": 2}
-    kept = sorted(used, key=lambda i: (order[recorder.storages[i].kind], i))
-    numbers = {old: new for new, old in enumerate(kept)}
-
-    def renumber(arg: Any) -> Any:
-        if isinstance(arg, TensorRef):
-            return dataclasses.replace(arg, storage=numbers[arg.storage])
-        return tuple(renumber(a) for a in arg) if isinstance(arg, tuple) else arg
-
-    def node(n: Node) -> Node:
-        if isinstance(n, AtenNode):
-            return AtenNode(n.op, renumber(n.args), {k: renumber(v) for k, v in n.kwargs.items()}, renumber(n.outputs))
-        return LaunchNode(tuple(dataclasses.replace(v, args={k: renumber(a) for k, a in v.args.items()}) for v in n.variants))
-
-    return Plan(
-        spec.input_set,
-        tuple(recorder.storages[i] for i in kept),
-        tuple(node(n) for n in setup),
-        tuple(node(n) for n in recorder.nodes),
-        renumber(outputs),
-        tuple(kernels),
-    )

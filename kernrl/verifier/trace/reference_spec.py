@@ -16,7 +16,8 @@ from kernrl.errors import UsageError
 from kernrl.tasks.task import InputSet, Reference, Task, load_reference
 from kernrl.verifier.base.precision import COMPUTE_DTYPE, cast_dtype, is_float8
 from kernrl.verifier.plan.plan import Arg, AtenNode, Plan, Special, TensorSpec, TraceSpec
-from kernrl.verifier.trace.record_forward import reads, record_forward, writes
+from kernrl.verifier.trace.finish_plan import reads, writes
+from kernrl.verifier.trace.record_forward import record_forward
 from kernrl.verifier.trace.recorder import Recorder, dtype_name
 from kernrl.verifier.trace.recording import recording
 from kernrl.verifier.trace.untraceable import ADVICE, Untraceable, without_shape
