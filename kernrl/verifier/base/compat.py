@@ -6,6 +6,7 @@ Written against triton 3.6 to 3.9 and torch 2.11 to 2.13.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import gc
 import inspect
@@ -22,7 +23,9 @@ import triton
 from triton import knobs as triton_knobs
 from triton._C.libtriton import ir, llvm
 from triton.backends.compiler import GPUTarget, Language
+from triton.compiler.code_generator import CodeGenerator
 from triton.compiler.compiler import ASTSource, make_backend
+from triton.compiler.errors import CompilationError
 from triton.language.semantic import TritonSemantic
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction, TensorWrapper
@@ -62,6 +65,7 @@ __all__ = [
     "replace_run",
     "set_allocator",
     "set_driver",
+    "skip_locations",
     "skip_unused_checks",
     "specialise",
     "storage_key",
@@ -324,7 +328,32 @@ def skip_unused_checks() -> None:
     TritonSemantic.binary_op_sanitize_overflow_impl = checked  # pyright: ignore[reportAttributeAccessIssue]
 
 
+def skip_locations() -> None:
+    """From now on, note no places in the source while kernels are lowered, but where one does not compile.
+
+    Triton notes one for every node and every name, and `make_ttir` gives a text without them: a sixth of the time to TTIR.
+    """
+
+    def visit(generator: Any, node: Any) -> Any:
+        if node is None:
+            return None
+        before, generator.cur_node = generator.cur_node, node
+        try:
+            found = ast.NodeVisitor.visit(generator, node)
+        except CompilationError:
+            raise
+        except Exception as error:
+            # the innermost node is still the current one
+            raise CompilationError(generator.jit_fn.src, generator.cur_node, repr(error)) from None
+        generator.cur_node = before
+        return found
+
+    CodeGenerator.visit = visit
+    CodeGenerator._maybe_set_loc_to_name = lambda generator, value, name: None
+
+
 _ARGUMENT = re.compile(r"(%arg\d+: (?:!tt\.ptr<[\w, ]+>|\w+))(?: \{tt\.divisibility = \d+ : i32\})?")
+_HEAD = re.compile(r"tt\.func public @\w+\((.*)\) attributes")
 
 
 def rehint(ttir: str, special: Specialised) -> str | None:
@@ -333,7 +362,7 @@ def rehint(ttir: str, special: Specialised) -> str | None:
     Those hints are attributes of the arguments, and no pass before TTIR reads them. None if the arguments cannot be parsed.
     """
     hints = [special.attrs.get((i,), []) for i, kind in enumerate(special.signature.values()) if kind != "constexpr"]
-    head = re.search(r"tt\.func public @\w+\((.*)\) attributes", ttir)
+    head = _HEAD.search(ttir)
     arguments = _ARGUMENT.findall(head[1]) if head else []
     if head is None or len(arguments) != len(hints) or _ARGUMENT.sub("", head[1]).replace(", ", ""):
         return None

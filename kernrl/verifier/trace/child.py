@@ -100,6 +100,7 @@ def prepare(settings: dict[str, Any]) -> None:
     _launches = Launches(fake_cuda.install(settings["target"]))
     _launches.install()
     compat.skip_unused_checks()
+    compat.skip_locations()
     state = {n: _dense(*shape) for n, shape in _WARM_UP_STATE.items()}
     full = TraceSpec(FULL, (), (_dense(2, 4, 8, 8),), state, True, "fp32", settings["target"], modes_differ=True)
     ragged = dataclasses.replace(full, input_set="ragged", inputs=(_dense(3, 4, 7, 9),))

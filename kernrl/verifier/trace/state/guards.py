@@ -80,7 +80,7 @@ def inside_forward() -> Iterator[None]:
     before, _in_forward = _in_forward, True
     # how deep calls may go depends on who calls: whoever finds out gets another answer in each call
     limit = _recursion_limit()
-    another = limit + _lot.choice((0, _lot.randrange(_DEEPER)))
+    another = limit + max(0, _lot.randrange(-_DEEPER, _DEEPER))
     sys.setrecursionlimit(another)
     try:
         yield
@@ -116,9 +116,11 @@ def _guard_functions(functions: Mapping[str, str], *, always: bool) -> None:
 
 
 def _guarded(function: Callable[..., Any], name: str, *, always: bool) -> Callable[..., Any]:
+    tells_threads_apart = name.endswith(".get_ident")
+
     @functools.wraps(function, updated=())
     def guarded(*args: Any, **kwargs: Any) -> Any:
-        inside = name.endswith(".get_ident") and id(_frame(1).f_globals) in _TELL_THREADS_APART
+        inside = tells_threads_apart and id(_frame(1).f_globals) in _TELL_THREADS_APART
         if (always or _in_forward) and not inside and asked_by_candidate():
             raise Untraceable(_sentence(name, always=always))
         return function(*args, **kwargs)

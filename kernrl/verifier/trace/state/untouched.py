@@ -111,7 +111,9 @@ def _fill_in() -> None:
         importlib.import_module(name)
     with torch.profiler.record_function("first"):
         pass
+    rules = importlib.import_module("torch._library.simple_registry").singleton
     for name in torch._C._dispatch_get_all_op_names():
+        rules.find(name.partition(".")[0])  # dispatch modes ask for them
         if name.startswith("aten::"):
             operator, _, overload = name.removeprefix("aten::").partition(".")
             with contextlib.suppress(AttributeError):  # some are for TorchScript alone
