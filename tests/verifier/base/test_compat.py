@@ -26,6 +26,12 @@ def scale(x_ptr, y_ptr, n, factor, BLOCK: tl.constexpr):
     tl.store(y_ptr + i, tl.load(x_ptr + i, mask=i < n) * factor, mask=i < n)
 
 
+@triton.jit
+def wrong(x_ptr):
+    i = tl.program_id(0)
+    tl.store(x_ptr + i, tl.nowhere(i))
+
+
 class Driver:
     def get_current_target(self):
         return TARGET
@@ -158,6 +164,31 @@ def test_checks_of_overflow_are_generated_where_they_assert_something(monkeypatc
     assert compat.make_ttir(scale, plain, TARGET) == before[0]
     assert not generated
     assert compat.make_ttir(scale, debug, TARGET) == before[1]
+
+
+def test_without_places_in_the_source_a_kernel_is_the_same_and_an_error_names_its_line(monkeypatch, special):
+    generator = triton.compiler.code_generator.CodeGenerator
+    noted, note = [], generator.visit
+    monkeypatch.setattr(generator, "visit", lambda self, node: [noted.append(node), note(self, node)][1])
+    monkeypatch.setattr(generator, "_maybe_set_loc_to_name", generator._maybe_set_loc_to_name)
+    compat.set_driver(Driver())
+    x = torch.empty(64, device="meta")
+    with compat.no_torch_functions():
+        odd = compat.specialise(wrong, (x,), {})
+
+    def error():
+        with pytest.raises(triton.compiler.errors.CompilationError) as raised:
+            compat.make_ttir(wrong, odd, TARGET)
+        return str(raised.value)
+
+    before = compat.make_ttir(scale, special, TARGET), error()
+    assert noted
+    compat.skip_locations()
+    noted.clear()
+    assert (compat.make_ttir(scale, special, TARGET), error()) == before
+    assert not noted
+    assert "at 3:" in before[1]
+    assert "tl.nowhere(i)" in before[1]
 
 
 def test_hashes_are_found_ahead():

@@ -107,8 +107,9 @@ class _Walk:
 
     def __init__(self, home: str) -> None:
         self._home, self._depth = home, 0
-        self._seen: dict[int, Any] = dict(libraries)
-        """Objects by id, and the path at which each was met first."""
+        self._seen: dict[int, Any] = {}
+        """Objects by id, and the path at which each was met first. Those of `libraries` are known besides: to copy it would
+        write to each namespace, and so copy the pages of a thousand modules."""
         self._found: dict[str, Any] = {}
         self._alive: list[list[Any]] = []
         self._own: dict[int, tuple[type, bool]] = {}
@@ -144,11 +145,12 @@ class _Walk:
         if id(type(value)) in _PLAIN:
             self._found[path] = _exact(value)
             return
-        if id(value) in self._seen:
-            self._found[f"{path}<is>"] = self._seen[id(value)]  # which of two like objects lies here may be a count, too
+        met = self._seen if id(value) in self._seen else libraries
+        if id(value) in met:
+            self._found[f"{path}<is>"] = met[id(value)]  # which of two like objects lies here may be a count, too
             return
         self._seen[id(value)] = path
-        if len(self._seen) > _MOST + len(libraries) or self._depth >= _DEEPEST:
+        if len(self._seen) > _MOST or self._depth >= _DEEPEST:
             raise Untraceable(
                 "the code keeps so many objects, or such deeply nested ones, that a count could hide among them: keep less"
             )
@@ -344,7 +346,7 @@ class _Walk:
         for name, item in list(names.items()):
             if id(type(item)) in _PLAIN:
                 self._found[f"{path}.{name}"] = _exact(item)
-            elif id(type(item)) in _HOLDERS and id(item) not in self._seen:
+            elif id(type(item)) in _HOLDERS and id(item) not in self._seen and id(item) not in libraries:
                 self._seen[id(item)] = f"{path}.{name}"
                 self._found[f"{path}.{name}<len>"] = len(item)
                 if type(item) is not dict and all(id(type(one)) in _PLAIN for one in item):  # such as a kernel's lines

@@ -120,6 +120,21 @@ REFUSED: dict[str, tuple[str, str]] = {
     "a hook of the kernel": (module(LAUNCH, init="double.add_pre_run_hook(print)"), "has a pre_run_hook"),
     "an attribute of the output": (module("y = launch(x)\ny.note = 1\nreturn y"), "class or attributes of its own"),
     "an attribute of the input": (module("x.note = 1\nreturn launch(x)"), "changes what an input stands for"),
+    "which library's names an attribute holds": (
+        "import cmath, math\n"
+        + module(f"self.names = vars(cmath if self.names is vars(math) else math)\n{LAUNCH}", init="self.names = None"),
+        "keeps a count or a history (self.names",
+    ),
+    "which library's names hang on a kernel": (
+        "import cmath, math\n"
+        + module(f"double.held = vars(cmath if double.held is vars(math) else math)\n{LAUNCH}", init="double.held = None"),
+        "keeps a count or a history (",
+    ),
+    "what torch knows of an operator": (
+        "from torch._library.simple_registry import singleton\n"
+        + module(f"known = singleton.find('aten::bmm')\nknown.calls = getattr(known, 'calls', 0) + 1\n{LAUNCH}"),
+        "keeps a count or a history (",
+    ),
     "another memory of the input": (module("y = launch(x)\nx.data = y\nreturn y"), "changes what an input stands for"),
 }
 
@@ -159,6 +174,7 @@ HONEST = {
             "np.random.default_rng(np.random.SeedSequence(3)).random()\nreturn launch(x)"
         )
     ),
+    "the names of libraries": module(LAUNCH, init="self.names, double.held = vars(torch), vars(torch.nn)"),
     "a mode that is left again": module("with torch.overrides.BaseTorchFunctionMode():\n    y = launch(x)\nreturn y"),
 }
 
