@@ -331,7 +331,7 @@ def skip_unused_checks() -> None:
 def skip_locations() -> None:
     """From now on, note no places in the source while kernels are lowered, but where one does not compile.
 
-    Triton notes one for every node and every name, and `make_ttir` gives a text without them: a sixth of the time to TTIR.
+    Triton notes one for every node and every name, and `make_ttir` gives a text without them: a quarter of the time to IR.
     """
 
     def visit(generator: Any, node: Any) -> Any:
@@ -348,8 +348,8 @@ def skip_locations() -> None:
         generator.cur_node = before
         return found
 
-    CodeGenerator.visit = visit
-    CodeGenerator._maybe_set_loc_to_name = lambda generator, value, name: None
+    kind: Any = CodeGenerator
+    kind.visit, kind._maybe_set_loc_to_name = visit, lambda *_: None
 
 
 _ARGUMENT = re.compile(r"(%arg\d+: (?:!tt\.ptr<[\w, ]+>|\w+))(?: \{tt\.divisibility = \d+ : i32\})?")
