@@ -14,7 +14,8 @@ from typing import Any
 
 from kernrl.verifier.plan import checks
 from kernrl.verifier.plan.plan import AtenNode, KernelSource, LaunchNode, Node, Plan, TensorRef
-from kernrl.verifier.trace.recorder import Recorder, Untraceable
+from kernrl.verifier.trace.recorder import Recorder
+from kernrl.verifier.trace.untraceable import Untraceable
 
 AGAIN = "when it is called again"
 
