@@ -65,7 +65,8 @@ class ErrorRecord(TypedDict):
     excess: float
     """Largest error over its tolerance: what is above 1 is wrong, and infinity is of NaN, infinity or a `mismatch`."""
     mismatch: NotRequired[str]
-    """What is wrong with the number, shapes or dtypes of the outputs; nothing below is there then."""
+    """What is wrong with the number, shapes or dtypes of the outputs, or places that are named twice; nothing below is there
+    then."""
     output: NotRequired[int]
     """Of a wrong output, as is all below: its number."""
     statistic: NotRequired[str]

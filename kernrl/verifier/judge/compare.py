@@ -23,7 +23,8 @@ The rule, for every output of every draw, with e = output − truth in float64 a
   compared, too: a wrong branch on small outputs cannot hide behind the rounding of large ones.
 - Complex outputs are pairs of real numbers, and judged as these.
 - For integers and booleans, the share of elements that differ at all is compared with eager's share, too. Where eager's
-  argmax meets many ties, its numeric error alone is as large as that of a constant.
+  argmax meets many ties, its numeric error alone is as large as that of a constant. Of equal elements `topk` and `sort` may name
+  any, but none twice.
 - NaNs and infinities must be exactly where truth or eager has them, on the task's own inputs. In other regimes, NaN in eager's
   answer or a modelled one, or an infinity that two roundings make a number, means that there is none: any is accepted there:
   `tl.maximum` drops a NaN that `relu` keeps. Where inputs are infinite or NaN, only answers that are finite all the same count.
@@ -97,6 +98,8 @@ class ErrorLevel:
     """Elements of an equally good answer that are finite, or infinite, where neither truth nor eager is."""
     edge: float = 0.0
     """Where the truth is smaller, no NaN may be among those."""
+    distinct: int | None = None
+    """The dim along which no integer may occur twice, as the places that `topk` finds; None if any may."""
     slack: Tensor | None = field(default=None, repr=False)
     """By how much an element may be off because it lies within a rounding of a jump; None if none does."""
 
@@ -263,11 +266,16 @@ def tolerances_for(levels: list[list[ErrorLevel]], nominal: int) -> list[list[To
 
 
 def error_figures(output: Tensor, truth: Tensor, level: ErrorLevel) -> Tensor:
-    """[RMS, max, relative RMS, count of elements wrongly (not) finite] of an output's error: float64, without a sync."""
+    """[RMS, max, relative RMS, count of elements wrongly (not) finite] of an output's error: float64, without a sync.
+
+    Of integers, the third is the share of those that differ, and the last how many name a place again (`ErrorLevel.distinct`).
+    """
     if not truth.is_floating_point():
         found = _differing(output, truth)
         none = found[0].new_zeros(())
-        return torch.stack([*found, none] if level.undefined is None else [none] * 4)
+        if level.undefined is not None:
+            return torch.stack([none] * 4)
+        return torch.stack([*found, none if level.distinct is None else _repeated(output, level.distinct).double()])
     misplaced: list[Tensor] = []
 
     def errors() -> Iterator[tuple[Tensor, Tensor | None]]:
@@ -283,6 +291,12 @@ def error_figures(output: Tensor, truth: Tensor, level: ErrorLevel) -> Tensor:
 
     found = norms(errors(), output.numel())
     return torch.stack([*found, torch.stack(misplaced).sum() if misplaced else found[0].new_zeros(())])
+
+
+def _repeated(output: Tensor, dim: int) -> Tensor:
+    """How many of an integer output's elements occur before along a dim: 0-dim, without a sync."""
+    ordered = output.sort(dim).values
+    return (ordered.narrow(dim, 1, ordered.shape[dim] - 1) == ordered.narrow(dim, 0, ordered.shape[dim] - 1)).sum()
 
 
 def _with_levels(output: Tensor, truth: Tensor, level: ErrorLevel) -> Iterator[tuple[Tensor, Tensor, ErrorLevel]]:

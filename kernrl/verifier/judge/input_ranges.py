@@ -38,12 +38,13 @@ def _figures(tensor: Tensor) -> Tensor:
     return torch.stack([lowest, highest, mean, std, two, (x == 0).double().mean()])
 
 
-def value_ranges(tensors: Sequence[Tensor]) -> list[ValueRange | None]:
+def value_ranges(tensors: Sequence[Tensor], trained: Sequence[bool] = ()) -> list[ValueRange | None]:
     """From which distribution each parameter, buffer or input is redrawn, given its initial values; None if it is kept.
 
     Constants (ones and zeros above all) would hide a candidate that ignores them, so they get a range: 1 → [0.5, 1.5],
     0 → [-0.5, 0.5]. Others keep mean and deviation; those of one sign keep their range (a running variance stays positive).
-    Masks (two values, or not finite), float8 and empty tensors are kept as they are.
+    Masks (two values, or not finite), float8 and empty tensors are kept as they are. Two values that are `trained`, such as an
+    identity matrix or biases of zero and one, are no mask.
     """
     drawn = [
         i
@@ -54,12 +55,12 @@ def value_ranges(tensors: Sequence[Tensor]) -> list[ValueRange | None]:
     if drawn:
         figures = torch.stack([_figures(tensors[i]) for i in drawn]).tolist()  # the only sync
         for i, row in zip(drawn, figures, strict=True):
-            ranges[i] = _value_range(tensors[i].numel(), *row)
+            ranges[i] = _value_range(tensors[i].numel(), *row, trained=i < len(trained) and trained[i])
     return ranges
 
 
 def _value_range(
-    numel: int, low: float, high: float, mean: float, std: float, two_values: float, zeros: float
+    numel: int, low: float, high: float, mean: float, std: float, two_values: float, zeros: float, *, trained: bool
 ) -> ValueRange | None:
     """`value_ranges` of one tensor, from its `_figures`."""
     if not math.isfinite(mean):
@@ -68,7 +69,12 @@ def _value_range(
         half = 0.5 * abs(low) if low else 0.5
         return ValueRange(low - half, low + half, one_sided=True)
     if numel > 2 and two_values:
-        return None
+        if not trained:
+            return None
+        zeros = 0.0  # where they are zero is a start, no structure
+        if not low or not high:
+            low, high = low - 0.5 * (high - low), high + 0.5 * (high - low)
+            return ValueRange(low, high, one_sided=True)
     sparse = zeros > 0.01 and numel > 2
     if low >= 0 or high <= 0:
         return ValueRange(low, high, one_sided=True, sparse=sparse)

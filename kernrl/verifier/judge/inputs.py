@@ -41,6 +41,9 @@ class _Slot:
     """A tensor's place in the block, and how its numbers are drawn."""
 
     view: Tensor
+    """Of complex numbers, pairs of real ones [..., 2]."""
+    tensor: Tensor
+    """The same memory, as the task has it."""
     range: ValueRange | None = None
     """None for state that always holds `kept`, and for inputs that follow the task's own draws."""
     kept: Tensor | None = None
@@ -83,17 +86,17 @@ class TaskInputs:
         given, again = self._nominal(0), self._nominal(1)
         leaves = flatten(given)
         first, second = ([leaf for leaf in flatten(own) if isinstance(leaf, Tensor)] for own in (given, again))
-        found = structures(first, second)
+        found = structures([as_pairs(x) for x in first], [as_pairs(x) for x in second])
         del again, second
         state = {k: v for k, v in self.module.state_dict(keep_vars=True).items() if isinstance(v, Tensor)}
         slots = self._lay_out([*state.values(), *map(unexpanded, first)])
         self._state_slots, self._input_slots = slots[: len(state)], slots[len(state) :]
-        self.state = {name: slot.view for name, slot in zip(state, self._state_slots, strict=True)}
+        self.state = {name: slot.tensor for name, slot in zip(state, self._state_slots, strict=True)}
         """The reference's parameters and buffers by `state_dict` key, as views of the block."""
         running = ("running_mean", "running_var")
         self.statistics = [name for name in self.state if self.module.training and name.endswith(running)]
         """Of the state, what every call in training mode changes."""
-        self.inputs = [slot.view.expand(leaf.shape) for slot, leaf in zip(self._input_slots, first, strict=True)]
+        self.inputs = [slot.tensor.expand(leaf.shape) for slot, leaf in zip(self._input_slots, first, strict=True)]
         """Forward's tensors, flattened, as views of the block; expanded ones as the task expands them."""
         views = iter(self.inputs)
         self.arguments = rebuild(given, [next(views) if isinstance(leaf, Tensor) else leaf for leaf in leaves])
@@ -116,7 +119,7 @@ class TaskInputs:
         """Buffers that are the same in every construction, such as a table of frequencies: constants, which a candidate may
         write out. Running statistics also start out the same, but they are state."""
         names = [n for n, _ in self.module.named_buffers() if not n.endswith(("running_mean", "running_var"))]
-        if not any(n in self.state and self.state[n].is_floating_point() for n in names):
+        if not any(n in self.state and as_pairs(self.state[n]).is_floating_point() for n in names):
             return set()
         again = dict(self._construct(reference, 1).named_buffers())
         return {n for n in names if n in self.state and torch.equal(self.state[n], again[n])}
@@ -140,34 +143,36 @@ class TaskInputs:
         dtype = COMPUTE_DTYPE[self.precision]
         size = {True: GUARD_BYTES, False: GUARD_BYTES}
         starts: dict[int, int] = {}
-        for tensor in tensors:
-            if id(tensor) not in starts:
-                floating = tensor.dtype == dtype
-                starts[id(tensor)] = size[floating]
-                end = size[floating] + _extent(tensor) * tensor.element_size() + GUARD_BYTES
-                size[floating] = -(-end // ALIGN_BYTES) * ALIGN_BYTES
+        real = {id(tensor): as_pairs(tensor.detach()) for tensor in tensors}
+        for key, tensor in real.items():
+            floating = tensor.dtype == dtype
+            starts[key] = size[floating]
+            end = size[floating] + _extent(tensor) * tensor.element_size() + GUARD_BYTES
+            size[floating] = -(-end // ALIGN_BYTES) * ALIGN_BYTES
         self.floats = torch.empty(size[True] // dtype.itemsize, dtype=dtype, device=self.device).normal_()
         self.others = torch.full((size[False],), 0x5A, dtype=torch.uint8, device=self.device)
-        views: dict[int, Tensor] = {}
-        for tensor in tensors:
-            if id(tensor) not in views:
+        slots: dict[int, _Slot] = {}
+        for given in tensors:
+            if id(given) not in slots:
+                tensor = real[id(given)]
                 block = self.floats if tensor.dtype == dtype else self.others
-                start, unit = starts[id(tensor)], block.element_size()
+                start, unit = starts[id(given)], block.element_size()
                 flat = block[start // unit : (start + _extent(tensor) * tensor.element_size()) // unit].view(tensor.dtype)
-                views[id(tensor)] = flat.as_strided(tensor.shape, tensor.stride(), flat.storage_offset())
-                views[id(tensor)].copy_(tensor.detach())
-        slots = {key: _Slot(view) for key, view in views.items()}
+                view = flat.as_strided(tensor.shape, tensor.stride(), flat.storage_offset())
+                slots[id(given)] = _Slot(view.copy_(tensor), torch.view_as_complex(view) if given.is_complex() else view)
         return [slots[id(tensor)] for tensor in tensors]
 
     def _plan_ranges(self, redraw_parameters: bool, constants: set[str]) -> None:
         """The range of every state element, flat, so that one expression redraws the whole state except `constants`."""
         slots = [*self._state_slots, *(s for s in self._input_slots if s.structure and s.structure.freedom is Freedom.ANEW)]
-        for slot, found in zip(slots, value_ranges([slot.view for slot in slots]), strict=True):
+        module_state = self.module.state_dict(keep_vars=True)
+        gradients = [module_state[name].requires_grad for name in self.state]
+        for slot, found in zip(slots, value_ranges([slot.view for slot in slots], gradients), strict=True):
             slot.range = found
         trained = {id(p) for p in self.module.parameters()}
-        module_state = self.module.state_dict(keep_vars=True)
         for name, slot in zip(self.state, self._state_slots, strict=True):
-            if not slot.range or not redraw_parameters or name in constants:
+            other_type = slot.view.dtype != COMPUTE_DTYPE[self.precision]  # complex numbers under a 16-bit policy stay wide
+            if not slot.range or not redraw_parameters or name in constants or other_type:
                 slot.range, slot.kept = None, slot.view.clone()
             elif slot.range.sparse:
                 slot.zero = slot.view == 0
@@ -188,7 +193,7 @@ class TaskInputs:
 
     def draw(self, draw: Draw) -> None:
         """Fill inputs and state in place with the numbers of a draw."""
-        own = [unexpanded(leaf) for leaf in flatten(self._nominal(draw.seed)) if isinstance(leaf, Tensor)]
+        own = [as_pairs(unexpanded(leaf)) for leaf in flatten(self._nominal(draw.seed)) if isinstance(leaf, Tensor)]
         _seed(self.device, draw.seed ^ 0x5DEECE66D)
         biases = self._draw_state(draw.regime)
         if draw.regime in (NOMINAL, TIMED):

@@ -15,7 +15,9 @@ from torch import Tensor
 
 JUMPING = frozenset(("hardshrink", "threshold", "sign", "sgn", "floor", "ceil", "trunc", "round", "frac"))
 ORDERING = frozenset(("gt", "ge", "lt", "le"))
-PICKING = frozenset(("topk", "sort", "kthvalue", "median"))
+DISTINCT = frozenset(("topk", "sort"))
+"""Ops that name no place twice along a dim."""
+PICKING = DISTINCT | {"kthvalue", "median"}
 """Ops that say where the elements lie that they pick; of equal elements, torch picks any."""
 SEARCHING = PICKING | {"argmax", "argmin", "max", "min"}
 """Ops that put numbers in order, in which NaN has no place: torch takes it for the largest or for the smallest."""
@@ -40,6 +42,8 @@ class Jumps:
     """Some op picked elements, of which some may be equal."""
     searches: bool = False
     """Some op put numbers in order."""
+    places: list[tuple[Tensor, int]] = field(default_factory=list)
+    """Of the exact run: places that an op of `DISTINCT` found, and along which dim."""
     _preferred: str = ""
     _loses_nan: bool = False
     _at: int = 0
@@ -80,6 +84,8 @@ class Jumps:
         self.searches, picks = True, func.overloadpacket.__name__ in PICKING
         self.picks |= picks
         found = func(*args, **kwargs)
+        if func.overloadpacket.__name__ in DISTINCT and isinstance(found, tuple) and found[1].dim():
+            self.places.append((found[1], _given(func, args, kwargs).get("dim", -1)))
         if self._loses_nan:
             return _lost(found, func, args, kwargs)
         return _picked(found, func, args, kwargs, self._preferred) if picks and self._preferred else found
@@ -144,7 +150,7 @@ class Jumps:
 
 def _picked(found: Any, func: Any, args: Sequence[Any], kwargs: Any, which: str) -> Any:
     """What an op has found, with other places: those of the first of equal elements, or the last."""
-    given = dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | dict(kwargs)
+    given = _given(func, args, kwargs)
     x, dim = given["self"], given.get("dim", -1)
     # a stable sort picks the first one, and a median of all says no place
     if not isinstance(found, tuple) or given.get("stable") or not x.dim() or x.is_meta:
@@ -155,10 +161,15 @@ def _picked(found: Any, func: Any, args: Sequence[Any], kwargs: Any, which: str)
     return found[0], places
 
 
+def _given(func: Any, args: Sequence[Any], kwargs: Any) -> dict[str, Any]:
+    """An op's arguments by name, without those that are left at their defaults."""
+    return dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | dict(kwargs)
+
+
 def _lost(found: Any, func: Any, args: Sequence[Any], kwargs: Any) -> Any:
     """What an op has found; where NaN is among what it has searched, NaN and the place behind."""
     dims = [a.default_value for a in func._schema.arguments if a.name == "dim"]
-    given = dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | dict(kwargs)
+    given = _given(func, args, kwargs)
     x = given["self"]
     if not dims or not x.dim() or not x.is_floating_point():  # the largest of all is NaN itself
         return found
@@ -189,6 +200,14 @@ def _jumped(func: Any, args: Sequence[Any], kwargs: Any, step: Tensor) -> tuple[
     if here.dtype == torch.bool:
         return here != beyond, beyond, here
     return (here - beyond).abs() > MARGIN * step.abs(), beyond, here
+
+
+def distinct_along(y: Tensor, jumps: Jumps) -> int | None:
+    """The dim along which an output of the exact run names no place twice; None if it is no op's places."""
+    for places, dim in jumps.places:
+        if not y.is_floating_point() and y.shape == places.shape and not y.is_meta and bool((y == places).all()):
+            return dim
+    return None
 
 
 def slack(truth: Sequence[Tensor], others: Sequence[Sequence[Tensor]]) -> list[Tensor | None]:

@@ -15,7 +15,7 @@ from kernrl.verifier.base.float64_mode import narrow_dtypes
 from kernrl.verifier.base.precision import COMPUTE_DTYPE, UNIT_ROUNDOFF, policy_flags, widened
 from kernrl.verifier.judge.compare import ErrorLevel, Inputs, error_figures, error_level, level_figures
 from kernrl.verifier.judge.inputs import TaskInputs
-from kernrl.verifier.judge.truth.discontinuities import Jumps, slack
+from kernrl.verifier.judge.truth.discontinuities import Jumps, distinct_along, slack
 from kernrl.verifier.judge.truth.exact import Exact, perturbed, rounds
 from kernrl.verifier.judge.truth.other_roundings import EagerRoundings, OtherRoundings, Rounded
 from kernrl.verifier.judge.truth.reference_copy import ReferenceCopy
@@ -187,6 +187,9 @@ class ReferenceAnswers:
                 error_level(y, e, precision, modelled=[run[i] for run in rounded], inputs=kind, slack=either[i])
                 for i, (y, e) in enumerate(zip(truth, eager, strict=True))
             ]
+        if kind is not Inputs.NONFINITE:
+            for y, level in zip(truth, levels, strict=True):
+                level.distinct = distinct_along(y, jumps)
         return Answer(truth, levels, [y.dtype for y in eager], tuple(self.inputs.statistics))
 
     def _unordered(self, truth: list[Tensor]) -> list[Tensor]:

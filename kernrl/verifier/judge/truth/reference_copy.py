@@ -28,7 +28,7 @@ class ReferenceCopy:
         self._inputs, self._dtype = inputs, dtype
         self._module = cast_module(copy.deepcopy(inputs.module), dtype)
         # copies also where the dtype is the same: this run must not move what eager runs on
-        self._state = {k: v.to(dtype, copy=True) if v.is_floating_point() else v.clone() for k, v in inputs.state.items()}
+        self._state = {k: self._in_dtype(v).clone() for k, v in inputs.state.items()}
         bind(self._module, self._state)
         self._held = HeldState(self._module, self._state)
 
@@ -75,7 +75,13 @@ class ReferenceCopy:
     def _leaf(self, x: Any, change: Callable[[Tensor], Tensor] | None) -> Any:
         if not isinstance(x, Tensor):
             return x
-        return change(x) if change else x.to(self._dtype) if x.is_floating_point() else x
+        return change(x) if change else self._in_dtype(x)
+
+    def _in_dtype(self, x: Tensor) -> Tensor:
+        """A floating tensor in this reference's dtype, complex ones as wide; others as they are."""
+        if x.is_complex():
+            return x.to(torch.complex128) if self._dtype == torch.float64 else x
+        return x.to(self._dtype) if x.is_floating_point() else x
 
 
 @contextmanager
