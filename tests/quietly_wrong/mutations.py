@@ -271,6 +271,11 @@ MUTATIONS: dict[str, tuple[str, tuple[Change, ...]]] = {
     "frozen_batchnorm_weight_positive": ("conv_bn_relu_tail", (("tl.load(gamma + c, mask=m)", "tl.abs(tl.load(gamma + c, mask=m))"),)),
     "rmsnorm_weight_positive": ("rmsnorm_silu_gate_row", (("tl.load(w_ptr + c, mask=m)", "tl.abs(tl.load(w_ptr + c, mask=m))"),)),
     "column_bias_bounded": ("bias_logsumexp_row", (("tl.load(b + i, mask=i < N, other=0.0)", "tl.clamp(tl.load(b + i, mask=i < N, other=0.0), -0.5, 0.5)"),)),
+    # parameters that start as an identity, as zeros and ones, or as complex ones; complex inputs
+    "identity_left_out": ("start_as_identity_tail", (("y = x @ self.mix", "y = x"),)),
+    "biases_as_they_start": ("start_as_identity_tail", (("tl.load(bias + i % N, mask=m)", "tl.where(i % N >= N // 2, 1.0, 0.0)"),)),
+    "complex_gain_left_out": ("magnitude_softmax_pairs", (("re, im = a * c - b * d, a * d + b * c", "re, im = a, b"),)),
+    "complex_softmax_without_maximum": ("magnitude_softmax_pairs", (("tl.exp(v - tl.max(v, 0))", "tl.exp(v)"),)),
     # zeros and signs that the task's own inputs do not have
     "elu_of_positive_inputs": ("uniform_scale_flat", (("tl.where(t > 0, t, tl.exp(tl.minimum(t, 0.0)) - 1.0)", "t"),)),
     "sigmoid_by_ratio_of_positives": ("uniform_scale_flat", (("tl.sigmoid(t) * v", "tl.exp(t) / (1.0 + tl.exp(t)) * v"),)),
@@ -302,6 +307,14 @@ MUTATIONS: dict[str, tuple[str, tuple[Change, ...]]] = {
     "recurrence_without_memory": ("gated_recurrence_sequential", (("mask=keep, other=0.0)) * h +", "mask=keep, other=0.0)) * 0.0 +"),)),
     "shift_leaks_between_sequences": ("token_shift_both_at_once", (("m & (i // D % S > 0)", "m & (i >= D)"),)),
     "shift_mixes_the_other_way": ("token_shift_both_at_once", (("share * now + (1.0 - share) * before", "share * before + (1.0 - share) * now"),)),
+    # of equal scores, the first one's place for all of them
+    "places_named_twice": (
+        "topk_gate_repeated_argmax",
+        (
+            ("    ks = tl.arange(0, KP)\n", "    whole = x\n    ks = tl.arange(0, KP)\n"),
+            ("tl.where(ks == k, a, idxs)", "tl.where(ks == k, tl.min(tl.where(whole == m, cols, BLOCK), 0), idxs)"),
+        ),
+    ),
     # experts
     "expert_weights_uniform": ("combine_experts_gather", (("tl.load(weight + t * K + k) *", "(1.0 / K) *"),)),
     "last_expert_dropped": ("combine_experts_gather", (("static_range(K)", "static_range(K - 1)"),)),

@@ -23,8 +23,8 @@ The rule, for every output of every draw, with e = output − truth in float64 a
   compared, too: a wrong branch on small outputs cannot hide behind the rounding of large ones.
 - Complex outputs are pairs of real numbers, and judged as these.
 - For integers and booleans, the share of elements that differ at all is compared with eager's share, too. Where eager's
-  argmax meets many ties, its numeric error alone is as large as that of a constant. Of equal elements `topk` and `sort` may name
-  any, but none twice.
+  argmax meets many ties, its numeric error alone is as large as that of a constant. Of equal elements `topk` and `sort` may
+  name any, but none twice.
 - NaNs and infinities must be exactly where truth or eager has them, on the task's own inputs. In other regimes, NaN in eager's
   answer or a modelled one, or an infinity that two roundings make a number, means that there is none: any is accepted there:
   `tl.maximum` drops a NaN that `relu` keeps. Where inputs are infinite or NaN, only answers that are finite all the same count.

@@ -64,7 +64,7 @@ class _Pending:
         answer = self.kept.answers[self.row]
         level, bound, truth = self.levels[worst], self.tolerances[worst], answer.truth[worst]
         if level.distinct is not None and math.isinf(record["excess"]):
-            record["mismatch"] = f"output {worst} names one place for several elements of a row, where topk and sort name each once"
+            record["mismatch"] = f"output {worst} names a place twice in one row, where topk and sort name each once"
             return
         index, got, expected = first_wrong(self.shown[worst], truth, level)
         record["output"], record["index"], record["got"], record["expected"] = worst, index, got, expected

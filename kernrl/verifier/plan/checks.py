@@ -271,8 +271,8 @@ def _shapes(tensors: list[tuple[tuple[int, ...], str]]) -> str:
 
 def _check_authorship(plan: Plan, returned: int) -> None:
     """Follow what authored kernels write through the plan: every output that forward returned, of which there are so many, must
-    depend on one of them. Running statistics need not, since they may also be left alone. Nor need copies of inputs beside an
-    output that does: there is nothing to compute."""
+    depend on one of them. Running statistics need not, since they may also be left alone. Nor need outputs without elements, or
+    copies of inputs, beside an output that does: there is nothing to compute."""
     authored: set[int] = set()
     copied = {i for i, storage in enumerate(plan.storages) if storage.kind != "temp"}
     computed: set[int] = set()
@@ -290,7 +290,8 @@ def _check_authorship(plan: Plan, returned: int) -> None:
             copied, computed = copied - wrote, computed | wrote
     outputs = [output.storage for output in plan.outputs[:returned]]
     for position, storage in enumerate(outputs):
-        if storage not in authored and (storage not in copied or not authored.intersection(outputs)):
+        nothing = storage in copied or not plan.outputs[position].numel
+        if storage not in authored and (not nothing or not authored.intersection(outputs)):
             reason = f"Output {position} does not depend on any Triton kernel that forward() launches"
             _object(Status.DECOY, f"{reason}: compute it, or its last step, in one.")
 
