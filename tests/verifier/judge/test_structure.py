@@ -89,6 +89,56 @@ def test_regimes_are_what_they_say() -> None:
     assert 0 <= x.min() < x.max() < 1
 
 
+PARAMETERS = """
+import torch
+import torch.nn as nn
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mix = nn.Parameter(torch.eye(16))
+        self.start = nn.Parameter(torch.cat([torch.zeros(8), torch.ones(8)]))
+        self.mask = nn.Parameter(torch.eye(16), requires_grad=False)
+        self.gain = nn.Parameter(torch.ones(16, dtype=torch.complex64))
+        self.register_buffer("table", torch.polar(torch.ones(16), torch.arange(16.0)))
+    def forward(self, z):
+        return z * self.gain
+def get_init_inputs():
+    return []
+def get_inputs():
+    return [torch.randn(8, 16, dtype=torch.complex64)]
+"""
+
+
+def test_parameters_of_two_values_and_complex_ones_are_drawn_anew() -> None:
+    task = Task("parameters", PARAMETERS)
+    inputs = TaskInputs(task, task.input_sets[0], "fp32", "cpu")
+    table = inputs.state["table"].clone()
+    seen = []
+    for seed in (3, 4):
+        inputs.draw(Draw("full", NOMINAL, seed))
+        assert (inputs.state["mix"] != 0).all()
+        assert (inputs.state["start"] != 0).all()
+        assert torch.equal(inputs.state["mask"], torch.eye(16)), "what has no gradients may be a mask"
+        assert torch.equal(inputs.state["table"], table), "a table that is always the same stays"
+        assert (inputs.state["gain"].imag != 0).all()
+        assert torch.equal(dict(inputs.module.named_parameters())["gain"], inputs.state["gain"]), (
+            "the module reads what was drawn"
+        )
+        seen.append({name: inputs.state[name].clone() for name in ("mix", "start", "gain")})
+    assert not any(torch.equal(seen[0][name], seen[1][name]) for name in seen[0])
+
+
+def test_regimes_change_complex_inputs() -> None:
+    task = Task("parameters", PARAMETERS)
+    inputs = TaskInputs(task, task.input_sets[0], "fp32", "cpu")
+    [z] = inputs.inputs
+    for regime, least in (("large", 30.0), ("far", 900.0)):
+        inputs.draw(Draw("full", regime, 3))
+        assert min(z.real.abs().mean(), z.imag.abs().mean()) > least, regime
+    assert z.dtype == torch.complex64
+    assert z.data_ptr() == inputs.arguments[0].data_ptr()
+
+
 def test_parameters_get_both_signs_and_large_magnitudes_and_variances_do_not() -> None:
     state = drawn("plain", "parameters")[1].state
     for name in ("act.weight", "norm.weight", "norm.bias", "running.weight"):

@@ -62,6 +62,8 @@ LEFT_TO_TORCH = {
     "copied into new memory": ("y = torch.empty_like(x); y.copy_(x); return launch(x), y", None),
     "copied part by part": ("y = torch.empty_like(x); y[:4] = x[4:]; y[4:] = x[:4]; return launch(x), y", None),
     "copied over by a kernel's": ("y = x.clone(); y.copy_(launch(x)); return launch(x), y", None),
+    "nothing beside an output": ("return launch(x), x[:, :0] * 2", None),
+    "nothing alone": ("launch(x); return x[:, :0] * 2", Status.DECOY),
     "copied, then computed with": ("y = x.clone(); y.mul_(2); y[:4] = x[4:]; return launch(x), y", Status.DECOY),
     "a copy of that": ("y = x.clone(); y.mul_(2); return launch(x), y.clone()", Status.DECOY),
     "copies alone": ("launch(x); return x.clone(), x.clone()", Status.DECOY),

@@ -143,6 +143,32 @@ def test_a_place_of_a_number_that_has_no_equal_is_the_right_one() -> None:
     assert exceeds(wrong, answer)
 
 
+REPEATED = {
+    "topk": ("x.topk(4).indices", 1),
+    "topk down the columns": ("x.topk(4, 0).indices", 0),
+    "sort, narrowed": ("x.sort(1).indices.int()", 1),
+}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize(("called", "dim"), REPEATED.values(), ids=REPEATED)
+def test_none_of_equal_elements_may_be_picked_twice(called: str, dim: int, precision: str) -> None:
+    x, answer = answered(SOURCE.format(called), precision)
+    right = answer.truth[0]
+    assert not exceeds(right, answer)
+    picked = x.gather(dim, right.long())
+    # each element's place is that of the first that equals it: right numbers, but repeated
+    first = (picked.unsqueeze(dim + 1) == picked.unsqueeze(dim)).int().argmax(dim + 1)
+    assert (first != first.sort(dim).values).any() or first.unique().numel() < first.numel()
+    assert exceeds(right.gather(dim, first), answer)
+
+
+def test_places_of_rows_may_be_equal() -> None:
+    """Each column's `topk` names a place once; the columns' may be the same."""
+    _, answer = answered(SOURCE.format("x[:, :1].expand_as(x).topk(4, 0).indices"))
+    assert not exceeds(answer.truth[0], answer)
+
+
 def test_a_stable_sort_picks_the_first() -> None:
     x, answer = answered(SOURCE.format("(x * 0.0).sort(dim=1, stable=True).indices"))
     assert exceeds(torch.arange(63, -1, -1).expand_as(x), answer)
