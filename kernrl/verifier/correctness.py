@@ -200,7 +200,10 @@ class PlanJudge:
         judged = self._interpret(task, mine, draws, plans[-1], progress)
         if took_too_long(judged) and FULL in mine:
             small = {name: plan for name, plan in mine.items() if name != FULL}
-            judged = self._interpret(task, small, draws, plans[-1], progress) if small else Judged(too_large)
+            if small:
+                judged = self._interpret(task, small, draws, plans[-1], progress)
+            elif progress.specialised or (judged.rejection and judged.rejection.status is Status.TIMEOUT):
+                judged = Judged(too_large)
             mine = small
         progress.errors = judged.errors
         if judged.rejection is None:

@@ -289,6 +289,20 @@ def test_what_is_too_large_needs_a_gpu_and_is_told_what_to_do(cpu: HardenedVerif
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("whose", ["the reference", "the candidate"])
+def test_what_torch_has_for_gpus_alone_is_said(cpu: HardenedVerifier, whose: str) -> None:
+    pooled = "nn.functional.avg_pool3d(x.half()[None, None], 1)[0, 0].float()"  # of halves: on a GPU alone
+    task, candidate = fixed(16), FLAT
+    if whose == "the reference":
+        task = Task("pooled", task.pytorch_code.replace("2.0 * x", f"2.0 * {pooled}"))
+    else:
+        candidate = FLAT.replace("out = torch.empty_like(x)", f"x = {pooled}\n        out = torch.empty_like(x)")
+    verdict = cpu.verify(task, candidate)
+    assert verdict.status is Status.NEEDS_GPU, verdict.reason
+    assert "not implemented for 'Half' on a CPU" in verdict.reason
+
+
+@pytest.mark.slow
 def test_a_kernel_that_does_not_end_at_its_only_set_is_not_called_too_slow(
     cpu: HardenedVerifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:

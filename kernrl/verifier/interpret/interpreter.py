@@ -114,13 +114,18 @@ def _side_by_side(plan: Plan, cases: Sequence[Case], deadline: float, timeout_s:
     except (RuntimeError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, MemoryError) as error:
         if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
             raise MemoryError from None
-        if "MKL FFT doesn't support" in str(error):  # half numbers, which a GPU transforms
-            return Unable(Status.NEEDS_GPU, f"{run.where}: a CPU transforms no half numbers.")
         said = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
-        if isinstance(error, NotImplementedError) or "not implemented for" in said:
-            return Unable(Status.NEEDS_GPU, f"{run.where}: {said} on a CPU.")
+        if lacks := lacking_on_a_cpu(said) or (isinstance(error, NotImplementedError) and f"{said} on a CPU"):
+            return Unable(Status.NEEDS_GPU, f"{run.where}: {lacks}.")
         # torch refuses an ATen call, as it most likely would on a GPU
         return Unable(Status.CRASH, f"{run.where}: {said}.")
+
+
+def lacking_on_a_cpu(said: str) -> str:
+    """What torch cannot do on a CPU, though on a GPU, by the message of its error; '' for other errors."""
+    if "MKL FFT doesn't support" in said:
+        return "a CPU transforms no half numbers"
+    return f"{said} on a CPU" if "not implemented for" in said else ""
 
 
 def _agree(cases: Sequence[int], ours: Sequence[Sequence[Tensor]], theirs: Sequence[Sequence[Tensor]]) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 from kernrl.errors import InternalError
 from kernrl.verifier.base.verdict import ErrorRecord, Rejection, Status
 from kernrl.verifier.interpret.interpret_server import Interpreter, Judged, Ran, SetJob, SmallJob
-from kernrl.verifier.interpret.interpreter import Unable
+from kernrl.verifier.interpret.interpreter import Unable, lacking_on_a_cpu
 from kernrl.verifier.judge.cpu_server import CpuJudge
 from kernrl.verifier.judge.reasons import worst_of, wrong_reason
 from kernrl.verifier.pool.scheduler import AffinityScheduler
@@ -92,6 +92,11 @@ class _Judging:
                 judged.errors += self._compared(one, ran)
             except TimedOut as error:
                 judged.rejection = Unable(Status.TIMEOUT, f"The reference gave {error}.")
+                return judged
+            except Failed as error:
+                if not (lacks := lacking_on_a_cpu(str(error))):
+                    raise
+                judged.rejection, judged.input_set = Unable(Status.NEEDS_GPU, f"The reference: {lacks}."), one.input_set
                 return judged
             finally:
                 self._replace_if_worn(ran)
