@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from kernrl.errors import UsageError
 from kernrl.tasks.task import FULL, Task
 from kernrl.verifier.base.nested import flatten, rebuild
-from kernrl.verifier.base.precision import policy_flags
+from kernrl.verifier.base.precision import as_pairs, policy_flags
 from kernrl.verifier.judge.draws import Draw, schedule
 from kernrl.verifier.judge.inputs import TaskInputs, bind
 from kernrl.verifier.judge.judge_server import Judge
@@ -109,7 +110,7 @@ def _reordered(inputs: TaskInputs) -> list[Tensor]:
     module = copy.deepcopy(inputs.module).double()
     bind(module, {k: v.double() if v.is_floating_point() else v.clone() for k, v in inputs.state.items()})
     leaves = [x.double() if isinstance(x, Tensor) and x.is_floating_point() else x for x in flatten(inputs.arguments)]
-    wide = [y for y in flatten(module(*rebuild(inputs.arguments, leaves))) if isinstance(y, Tensor)]
+    wide = _outputs(module(*rebuild(inputs.arguments, leaves)))
     dtypes = [y.dtype for y in _eager(inputs)]
     return [y.to(dtype) for y, dtype in zip(wide, dtypes, strict=True)]
 
@@ -119,7 +120,12 @@ def _half(inputs: TaskInputs) -> list[Tensor]:
     module = copy.deepcopy(inputs.module)
     bind(module, {k: v.half().to(v.dtype) if v.is_floating_point() else v.clone() for k, v in inputs.state.items()})
     half = [x.half().to(x.dtype) if isinstance(x, Tensor) and x.is_floating_point() else x for x in flatten(inputs.arguments)]
-    return [y for y in flatten(module(*rebuild(inputs.arguments, half))) if isinstance(y, Tensor)]
+    return _outputs(module(*rebuild(inputs.arguments, half)))
+
+
+def _outputs(found: Any) -> list[Tensor]:
+    """The tensors that a module has returned, complex ones as pairs, as they are judged."""
+    return [as_pairs(y) for y in flatten(found) if isinstance(y, Tensor)]
 
 
 def _mutants(inputs: TaskInputs) -> Iterator[tuple[str, Run]]:
@@ -149,7 +155,7 @@ def _cut(y: Tensor) -> Tensor:
 def _without(inputs: TaskInputs, name: str) -> list[Tensor]:
     module: nn.Module = copy.deepcopy(inputs.module)
     bind(module, {**{k: v.clone() for k, v in inputs.state.items()}, name: torch.zeros_like(inputs.state[name])})
-    return [y for y in flatten(module(*inputs.arguments)) if isinstance(y, Tensor)]
+    return _outputs(module(*inputs.arguments))
 
 
 def _dropped(inputs: TaskInputs, at: int) -> list[Tensor]:

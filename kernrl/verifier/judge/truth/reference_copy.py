@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from kernrl.verifier.base.compat import storage_key
 from kernrl.verifier.base.nested import flatten, rebuild
 from kernrl.verifier.base.precision import as_pairs, cast_module, widened
 from kernrl.verifier.judge.inputs import HeldState, TaskInputs, bind
@@ -69,7 +70,9 @@ class ReferenceCopy:
         with torch.no_grad(), default_dtype(self._dtype, self._inputs.device), mode:
             found = flatten(self._module(*rebuild(self._inputs.arguments, leaves)))
         self._held.settle()
-        made = [as_pairs(y) for y in found if isinstance(y, Tensor)]
+        # the next draw overwrites state, and inputs that this reference's dtype leaves as they are
+        kept = {storage_key(x) for x in (*self._state.values(), *self._inputs.inputs)}
+        made = [as_pairs(_own(y.detach(), kept)) for y in found if isinstance(y, Tensor)]
         return [widened(y) if wide else y for y in made]
 
     def _leaf(self, x: Any, change: Callable[[Tensor], Tensor] | None) -> Any:
@@ -82,6 +85,10 @@ class ReferenceCopy:
         if x.is_complex():
             return x.to(torch.complex128) if self._dtype == torch.float64 else x
         return x.to(self._dtype) if x.is_floating_point() else x
+
+
+def _own(tensor: Tensor, kept: set[int]) -> Tensor:
+    return tensor.clone() if storage_key(tensor) in kept else tensor
 
 
 @contextmanager

@@ -10,8 +10,9 @@ from kernrl.verifier.judge.compare import Inputs, error_figures, excess, toleran
 from kernrl.verifier.judge.draws import Draw
 from kernrl.verifier.judge.inputs import TaskInputs
 from kernrl.verifier.judge.truth.discontinuities import Jumps
-from kernrl.verifier.judge.truth.exact import cut_to_tf32
+from kernrl.verifier.judge.truth.exact import Exact, cut_to_tf32
 from kernrl.verifier.judge.truth.reference_answers import Answer, ReferenceAnswers
+from kernrl.verifier.judge.truth.reference_copy import ReferenceCopy
 
 QUANTISE = """
 import pytest
@@ -538,3 +539,35 @@ def test_operands_of_complex_products_are_cut_to_tf32_part_by_part() -> None:
         [level] = ReferenceAnswers(inputs).answer().levels
         errors[precision] = level.rms / level.scale
     assert errors["fp32"] < 1e-5 < 1e-4 < errors["tf32"]
+
+
+GIVES_BACK = """
+import torch
+import torch.nn as nn
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(64))
+
+    def forward(self, x, index):
+        return x * self.weight, self.weight, index, x
+
+def get_inputs():
+    return [torch.randn(16, 64), torch.randint(1000, (16,))]
+
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_what_is_given_back_as_it_came_is_not_that_of_the_next_draw(dtype: torch.dtype) -> None:
+    inputs = TaskInputs(Task("gives_back", GIVES_BACK), InputSet("full"), "fp32", "cpu")
+    reference, found = ReferenceCopy(inputs, dtype), list[tuple[list[torch.Tensor], list[torch.Tensor]]]()
+    for seed in (1, 2):
+        inputs.draw(Draw("full", "nominal", seed))
+        given = [inputs.state["weight"], *inputs.inputs[::-1]]
+        found.append((reference.run(None, Exact(jumps=Jumps())), [x.clone().double() for x in given]))
+    for truth, given in found:
+        assert all(torch.equal(y.double(), x) for y, x in zip(truth[1:], given, strict=True))

@@ -119,6 +119,10 @@ REFUSED: dict[str, tuple[str, str]] = {
     ),
     "a hook of the kernel": (module(LAUNCH, init="double.add_pre_run_hook(print)"), "has a pre_run_hook"),
     "an attribute of the output": (module("y = launch(x)\ny.note = 1\nreturn y"), "class or attributes of its own"),
+    "a parameter": (
+        module("launch(x)\nreturn self.held", init="self.held = torch.nn.Parameter(torch.ones(4))"),
+        "returns a parameter itself: return a copy",
+    ),
     "an attribute of the input": (module("x.note = 1\nreturn launch(x)"), "changes what an input stands for"),
     "which library's names an attribute holds": (
         "import cmath, math\n"
