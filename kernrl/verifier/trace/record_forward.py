@@ -340,7 +340,7 @@ def _outputs(value: Any, recorder: Recorder, *, strict: bool) -> Iterator[torch.
         if recorder.is_cpu(leaf):
             raise ValueError("forward returns a CPU tensor: make it with device=x.device")
         if strict and type(leaf) is torch.nn.Parameter:
-            raise Untraceable("forward() returns a parameter itself: return a copy of it")
+            raise Untraceable("forward() returns a parameter: return a plain tensor, such as a copy of it")
         if strict and (type(leaf) is not torch.Tensor or vars(leaf) or vars(leaf.untyped_storage()) or _has_gradient(leaf)):
             raise Untraceable("forward() returns a tensor with a class or attributes of its own: return plain tensors")
         yield leaf

@@ -121,7 +121,7 @@ REFUSED: dict[str, tuple[str, str]] = {
     "an attribute of the output": (module("y = launch(x)\ny.note = 1\nreturn y"), "class or attributes of its own"),
     "a parameter": (
         module("launch(x)\nreturn self.held", init="self.held = torch.nn.Parameter(torch.ones(4))"),
-        "returns a parameter itself: return a copy",
+        "returns a parameter: return a plain tensor",
     ),
     "an attribute of the input": (module("x.note = 1\nreturn launch(x)"), "changes what an input stands for"),
     "which library's names an attribute holds": (
