@@ -48,7 +48,6 @@ STYLES: tuple[Style, ...] = (
     Style("dot-second", bare="all", choice=LEAN, product=ProductChoice(rank=1)),
     Style("dot-persistent", bare="all", choice=LEAN, product=ProductChoice("persistent")),
     Style("dot-parts", bare="all", choice=LEAN, product=ProductChoice("split")),
-    Style("dot-stream", bare="all", choice=LEAN, product=ProductChoice("stream")),
     Style("dot-stats", mode="stats", merged=True, bare="all", choice=LEAN, product=ProductChoice()),
     Style("dot-described", bare="all", choice=LEAN, product=DESCRIBED),
     Style("dot-described-persistent", bare="all", choice=LEAN, product=replace(DESCRIBED, kind="persistent")),

@@ -51,13 +51,11 @@ class Style:
 
     @property
     def taught(self) -> bool:
-        """Whether nano's replies are written in it: they do no fewer ops than the listing has, make no descriptors, and share
-        no product by steps.
+        """Whether nano's replies are written in it: they do no fewer ops than the listing has, and make no descriptors.
 
-        A descriptor takes rows of whole 16 bytes only, and steps are shared where tiles would fill a wave badly: replies are
-        judged at sizes that nano is not told.
+        A descriptor takes rows of whole 16 bytes only, and replies are judged at sizes that nano is not told.
         """
-        return not self.algebra and not (self.product and (self.product.described or self.product.kind == "stream"))
+        return not self.algebra and not (self.product and self.product.described)
 
 
 @dataclass

@@ -14,7 +14,6 @@ from support.graph_tasks import IMAGE, ROWS, ask, compiled_product, module, on_a
 
 from kernrl.tasks.graph.input_sets import with_input_sets
 from kernrl.tasks.solutions.from_graph.codegen.tile_sizes import (
-    MULTIPROCESSORS,
     SHARED_BYTES,
     Kind,
     Widths,
@@ -61,7 +60,6 @@ PRODUCTS = {
     ),
     "deep": module("self.l = nn.Linear(2000, C); self.n = nn.LayerNorm(C)", "return self.n(self.l(x))", "torch.randn(H, 2000)"),
     "many": module("self.l = nn.Linear(C, 1100)", "return self.l(x).relu() * 0.5", "torch.randn(1030, C)"),
-    "streamed": module("self.l = nn.Linear(4000, 320)", "return torch.tanh(self.l(x)) + x.mean()", "torch.randn(130, 4000)"),
     "returned": module("self.l = nn.Linear(C, 40)", "y = self.l(x); return y, y.amax(1)", ROWS),
 }
 """Name → source of a product with another kind of tail."""
@@ -78,7 +76,7 @@ CHAINS = {
     ),
     "long_rows": module("pass", "return x.softmax(1) + x / x.norm(dim=1, keepdim=True)", "torch.randn(2, 20000)"),
 }
-SAMPLED = ("attention", "one_by_one", "row_logsumexp", "group_norm", "deep", "many", "streamed")
+SAMPLED = ("attention", "one_by_one", "row_logsumexp", "group_norm", "deep", "many")
 """Judged every time; KERNRL_EXHAUSTIVE=1 judges all."""
 
 
@@ -89,8 +87,7 @@ JUDGED = [*PRODUCTS, *CHAINS] if EXHAUSTIVE else [*SAMPLED, *CHAINS]
 @pytest.mark.parametrize("name", JUDGED)
 def test_products_and_chains_are_right_in_every_style(name: str) -> None:
     # a program takes several tiles, or rows, at the full sizes alone
-    both = EXHAUSTIVE or name == "streamed"
-    sets = ["full"] if name in ("many", *CHAINS) else ["full", "ragged"] if both else ["ragged"]
+    sets = ["full"] if name in ("many", *CHAINS) else ["full", "ragged"] if EXHAUSTIVE else ["ragged"]
     style = "chain" if name in CHAINS else "dot"
     request = {"source": (PRODUCTS | CHAINS)[name], "sets": sets, "styles": [style]}
     # written for long rows, a chunk at a time: thousands of short ones would be interpreted one by one
@@ -112,7 +109,7 @@ def test_every_way_to_write_them_appears() -> None:
     for name, source in CHAINS.items():
         written += write_solutions(with_input_sets(Task(name, source)), styles("chain"))
     words = {word for solution in written for word in solution.style.split("-")}
-    assert {"second", "persistent", "parts", "stream", "stats", "loop", "online"} <= words
+    assert {"second", "persistent", "parts", "stats", "loop", "online"} <= words
     for text in ("settle_kernel", "num_stages=3):", "flatten=True", "tl.static_range(1, ", "plane = ", "GROUP_M=8"):
         assert any(text in solution.triton_code for solution in written), text
 
@@ -150,7 +147,7 @@ def test_tiles_fit_into_shared_memory() -> None:
             for kind in get_args(Kind):
                 for tiles in tile_sizes(m, n, k, 1, precision, kind):
                     assert tiles.shared_bytes(Widths.of(precision)) <= SHARED_BYTES
-                    assert tiles.split * tiles.k <= k or tiles.split == 1 or kind == "stream"
+                    assert tiles.split * tiles.k <= k or tiles.split == 1
         assert tile_sizes(m, n, k, 1, "bf16")
 
 
@@ -158,7 +155,7 @@ def test_a_tile_has_room_for_operands_and_tails_of_any_width() -> None:
     for widths in (Widths(2, 2, 4), Widths(2, 4, 2), Widths(4, 2, 4), Widths(4, 4, 4)):
         for kind in get_args(Kind):
             found = tile_sizes(15_000, 3200, 3200, 1, "bf16", kind, widths=widths)
-            assert found or kind in ("split", "stream")
+            assert found or kind == "split"
             assert all(tiles.shared_bytes(widths) <= SHARED_BYTES for tiles in found)
     best = tile_sizes(15_000, 3200, 3200, 1, "bf16", "persistent")[0]  # what fits stays as large as it is
     assert (best.m, best.n, best.stages) == (128, 256, 3)
@@ -243,38 +240,6 @@ def test_small_products_are_cut_along_their_depth() -> None:
     assert parts
     assert parts[0].split >= 4
     assert not tile_sizes(8192, 8192, 8192, 1, "tf32", "split")
-
-
-def test_steps_are_dealt_out_once_and_in_no_more_parts_than_there_is_room_for() -> None:
-    rng, seen = Random(1), 0
-    for _ in range(400):
-        m, n, k = (int(2 ** rng.uniform(*bits)) for bits in ((4, 11), (4, 11), (9, 16)))
-        for tiles in tile_sizes(m, n, k, 1, rng.choice(("tf32", "bf16")), "stream"):
-            seen += 1
-            for rows, columns, depth in ((m, n, k), (rng.randint(1, m), rng.randint(1, n), rng.randint(1, 2 * k))):
-                count, steps = -(-rows // tiles.m) * -(-columns // tiles.n), -(-depth // tiles.k)
-                # as the kernel's text has it
-                share = max(-(-count * steps // MULTIPROCESSORS), -(-steps // (tiles.split - 1)))
-                parts: dict[int, list[tuple[int, range]]] = {}
-                for program in range(MULTIPROCESSORS):
-                    begin = program * share
-                    end = min(begin + share, count * steps)
-                    for tile in range(begin // steps, -(-end // steps)):
-                        mine = range(max(begin - tile * steps, 0), min(end - tile * steps, steps))
-                        parts.setdefault(tile, []).append((program - tile * steps // share, mine))
-                assert sorted(parts) == list(range(count))
-                for found in parts.values():
-                    assert [step for _, mine in found for step in mine] == list(range(steps))
-                    assert [part for part, _ in found] == list(range(len(found)))
-                    assert len(found) <= tiles.split
-                    assert [mine.stop == steps for _, mine in found] == [False] * (len(found) - 1) + [True]
-    assert seen > 200
-
-
-def test_steps_are_dealt_out_where_tiles_and_their_parts_leave_multiprocessors_idle() -> None:
-    assert tile_sizes(640, 1280, 16384, 1, "bf16", "stream")
-    assert not tile_sizes(8192, 8192, 8192, 1, "bf16", "stream")  # tiles of every size fill their waves
-    assert not tile_sizes(640, 1280, 16384, 2, "bf16", "stream")
 
 
 def test_the_cost_model_prefers_a_fused_softmax_and_the_library_for_large_products() -> None:

@@ -31,9 +31,10 @@ SHAPES = ((128, 256, 8), (256, 128, 8), (128, 128, 8), (128, 64, 4), (64, 256, 4
 """Rows and columns of tiles, with their warps: tensor cores multiply 64 rows at a time."""
 SHARED_BY_TWO = (128, 128)
 """Of this tile a multiprocessor holds two programs, one of which multiplies while the other stores, if it has a stage less."""
-SLOW_IN_TF32 = (128, 256)
-"""Of equal estimates under tf32 the last: one program a tile takes 1.05 to 1.25 times as long as with 256 x 128, at 12 of 13
-shapes on an H200. In half precision the two are alike."""
+SLOW_ALONE = (128, 256)
+"""The last of equal estimates where a program has one tile, or a part of it: on an H200 that took 1.05 to 1.25 times as long as
+with 256 x 128 under tf32, at 12 of 13 shapes, and parts of it 1.01 to 1.19 times in every precision. Whole tiles of half
+precision are alike, and so are persistent programs."""
 SWIZZLED_BYTES = 128
 """Of a tile's depth: rows as long as this lie in shared memory as tensor cores read them."""
 Tail = Literal["halves", "whole", "parts"]
@@ -91,8 +92,8 @@ def described_tiles(
         whole = min(map(time, found))
         cut = [in_parts(tiles, m, n, k, batch, precision) for tiles in found]
         found = [tiles for tiles in cut if tiles.split > 1 and time(tiles) < whole]
-    if kind != "persistent" and item == 4:
-        found.sort(key=lambda tiles: (tiles.m, tiles.n) == SLOW_IN_TF32)
+    if kind == "split" or (kind == "plain" and item == 4):
+        found.sort(key=lambda tiles: (tiles.m, tiles.n) == SLOW_ALONE)
     return sorted(found, key=time)
 
 

@@ -90,7 +90,7 @@ class ProductWriter:
         self.dims = self._dims()
         self.batch, self.m, self.n = self.space()
         self.ka, self.kb = ({k: Axis(size) for k, size in self.depth().items()} for _ in "ab")
-        if self.choice.kind in ("split", "stream") and self.place.keep:
+        if self.choice.kind == "split" and self.place.keep:
             raise NoTailError("others read the product")
         levels = self.plain.needed_reductions()
         full = any(a in self.group.reduced for v in self.outputs for dim in self.group.layouts[v] for a in dim)
@@ -136,7 +136,7 @@ class ProductWriter:
 
     def _reduced_side(self) -> tuple[str, bool]:
         """(which side of a tile is reduced, whether over all planes too); columns that are reduced by parts become planes."""
-        if self.choice.kind in ("split", "stream"):
+        if self.choice.kind == "split":
             return "", False  # the next kernel reduces
         reduced, cut = set(self.group.reduced), len(self.n) - len(self.group.reduced)
         if self.whole and cut > 0 and set(self.n[cut:]) == reduced:
@@ -224,8 +224,6 @@ class ProductWriter:
             "    kb = start + tl.arange(0, BLOCK_K)[:, None]",
             *("    " + line for line in (*defined["ka"], *defined["kb"], *loop)),
         ]
-        if self.tiles.streamed:
-            return ["for step in range(first, last):", "    start = step * BLOCK_K", *steps]
         return [self.steps(), *steps]
 
     def steps(self) -> str:
@@ -259,9 +257,6 @@ class ProductWriter:
         size = total(axes, self.sets)
         pointer, at = body.pointer(f"{self.value}_parts"), self._at(body, axes)
         body.say(f"tl.store({pointer} + part * {body.size(size)} + {at}, acc, mask=mask)")
-        if self.tiles.streamed:  # whoever ends a tile's sum leaves nothing undefined behind it
-            body.say("for empty in range(part + 1, tl.where(last == steps, SPLIT, 0)):")
-            body.say(f"    tl.store({pointer} + empty * {body.size(size)} + {at}, tl.zeros_like(acc), mask=mask)")
         return f"({self.tiles.split}, {self.names.expression(size)})"
 
     def _kept(self) -> list[Axis]:
@@ -307,8 +302,6 @@ class ProductWriter:
         blocks = {"BLOCK_M": str(tiles.m), "BLOCK_N": str(tiles.n), "BLOCK_K": str(tiles.k), "GROUP_M": str(tiles.group)}
         if tiles.split > 1:
             blocks["SPLIT"] = str(tiles.split)
-        if tiles.streamed:
-            blocks["PROGRAMS"] = str(MULTIPROCESSORS)
         sizes = Sizes(self.names, body.used | body.named | set(body.pointers.values()) | set(blocks))
         marks = {f"@{side}@": wrapped(sizes.text(total(flat.axes, self.sets))) for side, flat in layout.sides.items()}
         marks |= {f"@size{i}@": sizes.text(size) for i, size in enumerate(body.sizes)}
@@ -342,7 +335,7 @@ class ProductWriter:
     def _lines(self, defined: dict[str, list[str]], loop: list[str], rest: list[str]) -> list[str]:
         tiles = self.tiles
         head = [f"plane = tl.program_id({2 if tiles.split > 1 else 1})"] if self.batch else []
-        if tiles.split > 1 and not tiles.streamed:
+        if tiles.split > 1:
             head.append("part = tl.program_id(1)")
         body = [
             "band = pid // (GROUP_M * tiles_n)",
@@ -353,19 +346,6 @@ class ProductWriter:
             *self.tile_lines(defined, loop, rest),
         ]
         counts = ["tiles_m = tl.cdiv(@m@, BLOCK_M)", "tiles_n = tl.cdiv(@n@, BLOCK_N)"]
-        if tiles.streamed:
-            share = [
-                "steps = tl.cdiv(@ka@, BLOCK_K)",
-                # of few steps, none may be cut into more parts than there is room for
-                "share = tl.maximum(tl.cdiv(tiles_m * tiles_n * steps, PROGRAMS), tl.cdiv(steps, SPLIT - 1))",
-                "begin = tl.program_id(0) * share",
-                "end = tl.minimum(begin + share, tiles_m * tiles_n * steps)",
-                "for pid in range(begin // steps, tl.cdiv(end, steps)):",
-                "    first = tl.maximum(begin - pid * steps, 0)",
-                "    last = tl.minimum(end - pid * steps, steps)",
-                "    part = tl.program_id(0) - pid * steps // share",
-            ]
-            return [*head, *counts, *share, *("    " + line for line in body)]
         if tiles.persistent:
             walk = "for pid in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=True):"
             return [*head, *counts, walk, *("    " + line for line in body)]
@@ -386,8 +366,6 @@ class ProductWriter:
     def _grid(self) -> str:
         m, n, batch = (self.names.expression(total(axes, self.sets)) for axes in (self.m, self.n, self.batch))
         count = f"triton.cdiv({m}, {self.tiles.m}) * triton.cdiv({n}, {self.tiles.n})"
-        if self.tiles.streamed:
-            return f"({MULTIPROCESSORS},)"
         if self.tiles.persistent:
             return f"(min({MULTIPROCESSORS}, {count}),)"
         axes = [count, *([str(self.tiles.split)] if self.tiles.split > 1 else []), *([batch] if self.batch else [])]

@@ -16,8 +16,6 @@ SHARED_BYTES = 227 << 10
 """What one program may hold in shared memory on Hopper."""
 SCRATCH_BYTES = 4096
 """What reductions over a program's threads take of it, at most."""
-BUSY = 0.85
-"""Share of the multiprocessors that are at work from which steps are not dealt out evenly: that costs a pass over the sums."""
 MOST_SPLIT = 32
 """Parts of a tile's sum, all of which a program of the next kernel adds up."""
 MOST_INDEX = (1 << 31) - 1
@@ -25,9 +23,8 @@ MOST_INDEX = (1 << 31) - 1
 L2_BYTES_PER_CLOCK = 42
 """What a multiprocessor gets of the L2 cache in a clock: 5.5 TB/s over 132 of them at 1 GHz, rounded down."""
 
-Kind = Literal["plain", "persistent", "split", "stream"]
-"""How programs share a product: a tile each; several tiles each, one after the other; a part of a tile's sum each; or an equal
-share of all steps of all tiles each, wherever a tile begins (stream-K: Osama et al., 2023, arXiv:2301.03598)."""
+Kind = Literal["plain", "persistent", "split"]
+"""How programs share a product: a tile each; several tiles each, one after the other; or a part of a tile's sum each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +61,8 @@ class Tiles:
     group: int = 8
     """Rows of tiles that are worked on together, so that the columns they share stay in the L2 cache."""
     split: int = 1
-    """Parts of a tile's sum, at most."""
+    """Parts of a tile's sum."""
     persistent: bool = False
-    streamed: bool = False
-    """One program for each multiprocessor, and each has an equal share of the steps."""
 
     def shared_bytes(self, widths: Widths) -> int:
         """Shared memory of a program.
@@ -80,22 +75,16 @@ class Tiles:
         return loop + tail if self.persistent else max(loop, tail)
 
     def waves(self, m: int, n: int, batch: int = 1) -> int:
-        """Rounds in which all multiprocessors work on a tile each, or on their share of all."""
-        if self.streamed:
-            return 1
+        """Rounds in which all multiprocessors work on a tile each."""
         tiles = -(-m // self.m) * -(-n // self.n) * batch * self.split
         return -(-tiles // MULTIPROCESSORS)
 
     def busy_flops(self, m: int, n: int, k: int, batch: int = 1) -> int:
         """Operations for which the time passes: those of whole waves of whole tiles."""
-        depth = self.depth(m, n, k)
-        return 2 * self.m * self.n * depth * MULTIPROCESSORS * self.waves(m, n, batch)
+        return 2 * self.m * self.n * self.depth(k) * MULTIPROCESSORS * self.waves(m, n, batch)
 
-    def depth(self, m: int, n: int, k: int) -> int:
-        """How far a program goes along the depth of a product without planes, in a tile or in as many as it has a share of."""
-        steps = -(-k // self.k)
-        if self.streamed:
-            return -(-(-(-m // self.m) * -(-n // self.n) * steps) // MULTIPROCESSORS) * self.k
+    def depth(self, k: int) -> int:
+        """How far a program goes along the depth of a product, in whole steps."""
         return -(-k // (self.k * self.split)) * self.k
 
 
@@ -166,10 +155,6 @@ def tile_sizes(
             if parts < 2:
                 continue
             tiles = _with(tiles, split=parts)
-        if kind == "stream":
-            if not (parts := _streamed_parts(tiles, m, n, k, batch)):
-                continue
-            tiles = _with(tiles, split=parts, streamed=True)
         if tiles not in found:
             found.append(tiles)
     return sorted(found, key=lambda t: clocks(t, m, n, k, batch, precision))
@@ -200,9 +185,8 @@ def steps_ahead(stages: int, step_bytes: int) -> int:
     return stages if stages > 1 else 0
 
 
-def _with(tiles: Tiles, k: int = 0, stages: int = 0, split: int = 1, persistent: bool = False, streamed: bool = False) -> Tiles:
-    k, stages = k or tiles.k, stages or tiles.stages
-    return Tiles(tiles.m, tiles.n, k, tiles.warps, stages, tiles.group, split, persistent, streamed)
+def _with(tiles: Tiles, k: int = 0, stages: int = 0, split: int = 1, persistent: bool = False) -> Tiles:
+    return Tiles(tiles.m, tiles.n, k or tiles.k, tiles.warps, stages or tiles.stages, tiles.group, split, persistent)
 
 
 def fitted(tiles: Tiles, k: int) -> Tiles:
@@ -229,24 +213,12 @@ def in_parts(tiles: Tiles, m: int, n: int, k: int, batch: int, precision: str) -
     return min(cut, key=lambda t: clocks(t, m, n, k, batch, precision))
 
 
-def _streamed_parts(tiles: Tiles, m: int, n: int, k: int, batch: int) -> int:
-    """In how many parts a tile's sum may be cut where each program has an equal share of the steps; 0 where whole tiles, or
-    equal parts of them, keep the multiprocessors as busy, or shares are shorter than four steps."""
-    count, steps = -(-m // tiles.m) * -(-n // tiles.n), -(-k // tiles.k)
-    share = -(-count * steps // MULTIPROCESSORS)
-    even = _parts(tiles, m, n, k, batch)
-    busy = count * even / (MULTIPROCESSORS * -(-count * even // MULTIPROCESSORS))
-    if batch > 1 or share < 4 or busy > BUSY:
-        return 0
-    return -(-steps // share) + 1
-
-
 def clocks(tiles: Tiles, m: int, n: int, k: int, batch: int, precision: str) -> float:
     """Clocks that a product takes on the model's multiprocessors: each wave as long as multiplying or loading takes."""
     item = item_bytes(precision)
     rate = {"fp32": 256, "tf32": 2048}.get(precision, 4096)  # operations of a multiprocessor in a clock
     rate *= min(1.0, tiles.m / 64)  # a warpgroup multiplies 64 rows at once
-    depth = tiles.depth(m, n, k)
+    depth = tiles.depth(k)
     multiply = 2 * tiles.m * tiles.n * depth / rate
     load = (tiles.m + tiles.n) * depth * item / L2_BYTES_PER_CLOCK
     ends = 1500 + (tiles.m * tiles.n * 8 / L2_BYTES_PER_CLOCK) * (0.5 if tiles.persistent else 1.0)
