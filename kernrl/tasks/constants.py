@@ -3,7 +3,8 @@
 `N = 128`, `N: int = 128`, `N = 4 * 32`, `SHAPE = (3, 64, 64)`, `H = W = 128` and `H, W = 64, 96` are constants: a number,
 or a tuple of numbers. What is computed from names (`N = HEADS * DIM`) is none, and follows. So are those that one name holds
 together, as `CFG.width`: `CFG = {"width": 64}`, `CFG = dict(width=64)`, `CFG = Config(width=64)`, and `width: int = 64` in
-`class CFG`.
+`class CFG`. Whole numbers that are written out in `get_inputs` and `get_init_inputs` have a name by their place there:
+`get_inputs.0`, `get_inputs.1`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from typing import Any
 
 from kernrl.errors import UsageError
 from kernrl.syntax import parse_python
+
+WRITTEN_OUT = ("get_inputs", "get_init_inputs")
+"""Functions whose whole numbers are constants without a name in the source."""
 
 Constant = int | float | tuple[int | float, ...]
 """What one name is assigned. Numbers that are not whole can be overridden too; input sets change whole ones."""
@@ -123,7 +127,20 @@ def _assignments(source: str) -> dict[str, _Assignment]:
         for key, entry in _fields(statement):
             if (value := _value(entry)) is not None:
                 found[key] = _Assignment(value, entry, None)
+        if isinstance(statement, ast.FunctionDef) and statement.name in WRITTEN_OUT:
+            for place, (value, expression) in enumerate(_written_out(statement)):
+                found[f"{statement.name}.{place}"] = _Assignment(value, expression, None)
     return found
+
+
+def _written_out(node: ast.AST) -> Iterator[tuple[int, ast.expr]]:
+    """The whole numbers in a function's body and defaults, in the order of the source; `4 * 32` is one number."""
+    value = _number(node) if isinstance(node, ast.expr) else None
+    if isinstance(value, int) and isinstance(node, ast.expr):
+        yield value, node
+        return
+    for inner in ast.iter_child_nodes(node):
+        yield from _written_out(inner)
 
 
 def _entries(node: ast.expr) -> Iterator[tuple[str, ast.expr]]:

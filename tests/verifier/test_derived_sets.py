@@ -40,13 +40,13 @@ class Model(nn.Module):
 
 
 def get_inputs():
-    return [torch.randn(ROWS, 64)]
+    return [torch.randn(int("ROWS"), int("64"))]
 
 
 def get_init_inputs():
     return []
 """
-"""Its sizes have no names, so no other set can be derived."""
+"""Its sizes are no numbers of the source, so no other set can be derived."""
 
 FLAT = """
 import torch
@@ -278,6 +278,16 @@ def test_without_names_for_sizes_the_full_set_alone_is_judged_if_it_is_small(cpu
     assert len(verdict.notes) == 1
     assert "edges of tensors" in verdict.notes[0]
     assert cpu.verify(fixed(16), FLAT.replace("+ 1.0", "+ 1.5")).status is Status.WRONG
+
+
+@pytest.mark.slow
+def test_what_is_too_large_is_judged_at_smaller_sizes_where_its_own_are_written_out_as_numbers(cpu: HardenedVerifier) -> None:
+    large = Task("numbers", FIXED.replace('int("ROWS"), int("64")', "1 << 20, 64"))
+    verdict = cpu.verify(large, FLAT)
+    assert verdict.correct, verdict.reason
+    assert sets_of(verdict) == {"small", "ragged"}
+    unmasked = FLAT.replace(", mask=i < n", "")
+    assert not cpu.verify(large, unmasked).correct
 
 
 @pytest.mark.slow

@@ -1,9 +1,10 @@
 """Small and ragged input sets for a task that states none: its constants, rescaled.
 
-Whole numbers that the source assigns at its top level (`constants.py`) are given other values, one after the other, and a
-value is kept only while the task's Graph keeps its ops, its wiring, its axes of size 1 and enough to reduce over, and
-some shape follows. So a kernel size, a group count or a factor stays what it is; batch, features and pixels change. What
-the constructor reads by its name stays too: candidates have the same constructor, and with it that number.
+Whole numbers that the source assigns at its top level, or writes out where it makes inputs (`constants.py`), are given other
+values, one after the other, and a value is kept only while the task's Graph keeps its ops, its wiring, its axes of size 1
+and enough to reduce over, and some shape follows. So a kernel size, a group count or a factor stays what it is; batch,
+features and pixels change. What the constructor reads by its name stays too: candidates have the same constructor, and with
+it that number.
 
 Numbers that are computed of sizes, such as a scale or the divisor of a mean, may change with them. Where some do, there is a
 second pair of sets, at which the sizes that they are computed of stay.
@@ -14,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
@@ -24,8 +26,8 @@ from typing import Any, NamedTuple
 
 from kernrl.errors import UsageError
 from kernrl.files import replace_file
-from kernrl.tasks import eval_mode
-from kernrl.tasks.constants import Constant, module_constants, names_in_the_model, with_tuples
+from kernrl.tasks import constants, eval_mode
+from kernrl.tasks.constants import WRITTEN_OUT, Constant, module_constants, names_in_the_model, with_tuples
 from kernrl.tasks.graph.canonical.views import axis_groups
 from kernrl.tasks.graph.graph import Graph, Node, Value
 from kernrl.tasks.graph.lift import lift
@@ -49,6 +51,9 @@ MOST_BYTES = 64 << 20
 
 MOST_LIFTS = 60
 """Longest search for one set; a lift takes some 50 ms."""
+
+ALONE = 4
+"""Values that a number is tried with alone which is written out and equals others."""
 
 Slot = tuple[str, int | None]
 """A constant, or one entry of a tuple."""
@@ -173,9 +178,14 @@ class _Search:
         firsts = {slot: next(iter(self._candidates(slot)), self.slots[slot]) for slot in sizes}
         every = self._try(firsts, every=True)
         for slot in [*([] if every else sizes), *(slot for slot in self.slots if slot not in sizes)]:
-            self._first_that_fits([{slot: size} for size in self._candidates(slot)])
+            self._first_that_fits([{slot: size} for size in self._candidates(slot)[: self._tries(slot)]])
         self._together()
         return InputSet(self.name, self._constants(self.kept), derived=True) if self.kept else None
+
+    def _tries(self, slot: Slot) -> int | None:
+        """How many values a number is tried with alone. What is written out twice is mostly one size, which changes as one."""
+        twice = Counter(self.slots.values())[self.slots[slot]] > 1
+        return ALONE if twice and slot[0].partition(".")[0] in WRITTEN_OUT else None
 
     def _together(self) -> None:
         """Numbers that must stay equal, or in proportion."""
@@ -326,6 +336,6 @@ def _from_row(row: Mapping[str, Any]) -> InputSet:
 def _version() -> str:
     """Hash of these sources: what another version derived is unknown."""
     digest = hashlib.sha256()
-    for path in [*sorted(Path(__file__).parent.glob("*.py")), Path(eval_mode.__file__)]:
+    for path in [*sorted(Path(__file__).parent.glob("*.py")), Path(constants.__file__), Path(eval_mode.__file__)]:
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]

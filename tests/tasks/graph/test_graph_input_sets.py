@@ -335,6 +335,56 @@ def test_the_computation_stays(forward: str) -> None:
         assert lift(task, found).digest(numbers=False) == lift(task).digest(numbers=False)
 
 
+LINEAR = """\
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def __init__(self, features, made, heads=8):
+        super().__init__()
+        self.layer = nn.Linear(features, made)
+        self.norm = nn.GroupNorm(heads, made)
+
+    def forward(self, x, y):
+        return self.norm(self.layer(x)) + y
+
+
+def get_inputs(rows=3000):
+    return [torch.randn(rows, 4 * 256), torch.randn((rows, 512)).clamp(-100, 100)]
+
+
+def get_init_inputs():
+    return [1024, 512]
+"""
+
+
+def test_numbers_written_out_where_inputs_are_made_are_constants() -> None:
+    assert module_constants(LINEAR) == {
+        "get_inputs.0": 3000, "get_inputs.1": 1024, "get_inputs.2": 512, "get_inputs.3": -100, "get_inputs.4": 100,
+        "get_init_inputs.0": 1024, "get_init_inputs.1": 512,
+    }  # fmt: skip
+    changed = override_constants(LINEAR, {"get_inputs.0": 7, "get_inputs.1": 24, "get_init_inputs.0": 24})
+    assert "rows=7)" in changed
+    assert "torch.randn(rows, 24), torch.randn((rows, 512))" in changed
+    assert "return [24, 512]" in changed
+
+
+@pytest.mark.slow
+def test_sizes_without_a_name_change_together() -> None:
+    small, ragged = derive_input_sets(Task("t", LINEAR))
+    for found in (small, ragged):
+        now = found.constants
+        assert now["get_inputs.0"] < 3000  # pyright: ignore[reportOperatorIssue]
+        assert now["get_inputs.1"] == now["get_init_inputs.0"] != 1024
+        assert now["get_inputs.2"] == now["get_init_inputs.1"] != 512
+        assert not {"get_inputs.3", "get_inputs.4"} & now.keys()  # a bound is no size
+        assert_task_same(Task("t", LINEAR), found)
+    assert ragged.constants["get_inputs.1"] % 2  # pyright: ignore[reportOperatorIssue]
+    square = LINEAR.replace("4 * 256", "512").replace("1024", "512").replace("3000", "512")
+    assert [found.name for found in derive_input_sets(Task("t", square))] == ["small", "ragged"]
+
+
 def test_nothing_is_derived_where_nothing_can_change() -> None:
     assert derive_input_sets(Task("t", CHAIN.replace("512", "4").replace("256", "2"))) == ()
     assert derive_input_sets(Task("t", CHAIN.replace("@ x.t()", "@ x.t()[x.t() > 0]"))) == ()
