@@ -18,7 +18,7 @@ from kernrl.tasks.graph.writing.hands import Hand
 from kernrl.tasks.graph.writing.write import write
 from kernrl.tasks.solutions.from_graph.codegen.described_products import Tail, described_tiles
 from kernrl.tasks.solutions.from_graph.codegen.tile_sizes import MULTIPROCESSORS, SHARED_BYTES, Kind
-from kernrl.tasks.solutions.from_graph.plausible import FACTORS, modelled_s, plausible
+from kernrl.tasks.solutions.from_graph.plausible import modelled_s, plausible
 from kernrl.tasks.solutions.from_graph.styles import STYLES, TAUGHT, graphs_of, write_solutions
 from kernrl.tasks.task import Task
 from kernrl.verifier import HardenedVerifier
@@ -267,15 +267,31 @@ def test_sums_are_left_whole(why: str, precision: str, text: str) -> None:
 DEEP_LINEAR = source("self.l = nn.Linear(C, 1280, bias=False)", "return self.l(x).relu()", C=16384, H=640)
 
 
-def test_the_cost_model_prices_parts_where_they_are_moved() -> None:
+def test_the_cost_model_knows_what_slows_a_product_down() -> None:
+    """A tail of many functions, and under tf32 a second operand whose columns are innermost."""
     h200 = device_for("H200")
     assert h200 is not None
-    rates, graphs = h200.rates("bf16"), graphs_of(Task("t", DEEP_LINEAR, precision="bf16"))
-    # with half the bandwidth multiplying takes as long, and the parts' way to memory and back twice as long
-    slower = replace(rates, bytes_per_s=rates.bytes_per_s / 2)
-    more = modelled_s(graphs, PARTS[0], slower, precision="bf16") - modelled_s(graphs, PARTS[0], rates, precision="bf16")
-    parts = 5 * 640 * 1280 * 4
-    assert more == pytest.approx(FACTORS["pointwise"] * 2 * parts / rates.bytes_per_s)
+
+    def seconds(forward: str, precision: str, made: str = "self.l = nn.Linear(C, 1280, bias=False)") -> float:
+        text = source(made, f"return {forward}", C=4096, H=4096)
+        (dot,) = [style for style in STYLES if style.name == "dot"]
+        return modelled_s(graphs_of(Task("t", text, precision=precision)), dot, h200.rates(precision), precision=precision)
+
+    weight = "self.l = nn.Parameter(torch.randn(C, 1280))"
+    assert seconds("torch.erf(torch.exp(self.l(x)))", "bf16") > seconds("self.l(x).relu()", "bf16")
+    assert seconds("(x @ self.l).relu()", "tf32", weight) > 1.5 * seconds("self.l(x).relu()", "tf32")
+    assert seconds("(x @ self.l).relu()", "bf16", weight) == pytest.approx(seconds("self.l(x).relu()", "bf16"))
+
+
+def test_the_cost_model_takes_the_librarys_best_tiles_for_its_products() -> None:
+    """So a product of the library and one that is written are told apart by what comes after it."""
+    h200 = device_for("H200")
+    assert h200 is not None
+    for shape, written in (((32_768, 512, 512), True), ((8192, 8192, 8192), False), ((64, 4096, 4096), False)):
+        rows, depth, columns = shape
+        text = source(f"self.l = nn.Linear(C, {columns}, bias=False)", "return self.l(x).relu()", C=depth, H=rows)
+        order = plausible(graphs_of(Task("t", text, precision="bf16")), h200.rates("bf16"), precision="bf16")
+        assert (order[0][0].product is not None) == written, shape
 
 
 def test_the_cost_model_puts_parts_before_whole_tiles_and_parts_that_load_by_pointers() -> None:

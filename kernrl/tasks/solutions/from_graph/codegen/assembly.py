@@ -35,6 +35,10 @@ class Kernel:
     """In how many parts a product's sums are cut, which the next kernel adds up."""
     product_flops: int = 0
     """For how many operations of `tl.dot` the device is busy, at the full set."""
+    product_clocks: float = 0.0
+    """How many clocks a product takes, at the full set; 0 for a convolution."""
+    turned: bool = False
+    """Whether an operand of 32 bits lies with another axis innermost than the product's depth, and is loaded by pointers."""
     descriptors: dict[str, str] = field(default_factory=dict)
     """Tensor descriptors that it is passed, by name → Python that makes them."""
 

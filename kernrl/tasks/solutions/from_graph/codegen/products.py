@@ -17,7 +17,15 @@ from kernrl.tasks.solutions.from_graph.codegen.index_text import Flat, Sizes, ad
 from kernrl.tasks.solutions.from_graph.codegen.kernels import Choice, GroupWriter
 from kernrl.tasks.solutions.from_graph.codegen.layouts import Layout, flat_layout, row_layout, total
 from kernrl.tasks.solutions.from_graph.codegen.product_tile import OWN_NAMES, NoTailError, TileBody, TileLayout, beside
-from kernrl.tasks.solutions.from_graph.codegen.tile_sizes import MULTIPROCESSORS, Kind, Tiles, Widths, item_bytes, tile_sizes
+from kernrl.tasks.solutions.from_graph.codegen.tile_sizes import (
+    MULTIPROCESSORS,
+    Kind,
+    Tiles,
+    Widths,
+    clocks,
+    item_bytes,
+    tile_sizes,
+)
 from kernrl.tasks.solutions.from_graph.codegen.view_index import Index, Ix, RestartError
 from kernrl.tasks.solutions.from_graph.fusion.contraction import Contraction
 from kernrl.tasks.solutions.from_graph.fusion.fuse import Axis, Group
@@ -329,7 +337,12 @@ class ProductWriter:
             made.writes.insert(0, self.value)
         m, n, batch = (total(axes, self.sets)[0] for axes in (self.m, self.n, self.batch))
         made.elements = m * n * batch
-        made.product_flops = tiles.busy_flops(m, n, prod(s[0] for s in self.product.depth.values()), batch)
+        depth = prod(s[0] for s in self.product.depth.values())
+        made.product_flops = tiles.busy_flops(m, n, depth, batch)
+        if self.product.taps is None:
+            made.product_clocks = clocks(tiles, m, n, depth, batch, self.place.precision)
+            sides = (self.product.a_labels, self.product.b_labels)
+            made.turned = self.place.precision == "tf32" and any(labels[-1] not in self.product.depth for labels in sides)
         return made
 
     def _lines(self, defined: dict[str, list[str]], loop: list[str], rest: list[str]) -> list[str]:

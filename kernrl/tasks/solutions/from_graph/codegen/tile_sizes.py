@@ -7,6 +7,7 @@ they load for each operation, in how much of them lies outside the product, and 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal
 
 from kernrl.tasks.solutions.from_graph.codegen.layouts import power
@@ -213,11 +214,23 @@ def in_parts(tiles: Tiles, m: int, n: int, k: int, batch: int, precision: str) -
     return min(cut, key=lambda t: clocks(t, m, n, k, batch, precision))
 
 
+def clock_flops(precision: str) -> int:
+    """Operations of a multiprocessor in a clock."""
+    return {"fp32": 256, "tf32": 2048}.get(precision, 4096)
+
+
+@lru_cache(maxsize=4096)
+def fewest_clocks(m: int, n: int, k: int, batch: int, precision: str) -> float:
+    """Clocks of the best tiles for a product, whole or cut along its depth."""
+    whole = [t for kind in ("plain", "persistent") for t in tile_sizes(m, n, k, batch, precision, kind)]
+    cut = [in_parts(t, m, n, k, batch, precision) for t in whole if not t.persistent and k >= 8 * t.k]
+    return min(clocks(t, m, n, k, batch, precision) for t in (*whole, *cut))
+
+
 def clocks(tiles: Tiles, m: int, n: int, k: int, batch: int, precision: str) -> float:
     """Clocks that a product takes on the model's multiprocessors: each wave as long as multiplying or loading takes."""
     item = item_bytes(precision)
-    rate = {"fp32": 256, "tf32": 2048}.get(precision, 4096)  # operations of a multiprocessor in a clock
-    rate *= min(1.0, tiles.m / 64)  # a warpgroup multiplies 64 rows at once
+    rate = clock_flops(precision) * min(1.0, tiles.m / 64)  # a warpgroup multiplies 64 rows at once
     depth = tiles.depth(k)
     multiply = 2 * tiles.m * tiles.n * depth / rate
     load = (tiles.m + tiles.n) * depth * item / L2_BYTES_PER_CLOCK
