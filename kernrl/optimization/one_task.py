@@ -14,7 +14,6 @@ from kernrl.errors import UsageError
 from kernrl.files import replace_file
 from kernrl.optimization.earlier import CANDIDATES, judged_under, read_earlier
 from kernrl.optimization.results.best_file import best_file
-from kernrl.optimization.results.named_sizes import with_sets_of_numbers
 from kernrl.optimization.results.result_text import failed, not_won, require_interpretable, require_rules, require_usable, won
 from kernrl.optimization.search.budget import Budget, TooSmallBudgetError
 from kernrl.optimization.search.finals import FINALISTS
@@ -25,7 +24,6 @@ from kernrl.optimization.search.trials import Progress, Proposal, Trial, beats
 from kernrl.reports.optimization_page import render
 from kernrl.runs.run_directory import RunDirectory, read_lines
 from kernrl.tasks.graph.graph import Graph
-from kernrl.tasks.graph.input_sets import states_sets
 from kernrl.tasks.graph.lift import lift
 from kernrl.tasks.solutions.from_graph.styles import STYLES, graphs_of
 from kernrl.tasks.task import Task
@@ -198,8 +196,6 @@ def _understood(task: Task, judges: Judges, settings: Settings) -> Understood:
             require_rules(task, graph, ask=settings.may_ask)
         judges.start_ahead()  # as late as it is known to be needed, and before what takes a second
         task = judges.verifier.input_sets.complete(task)  # in another process: it lifts the module dozens of times
-        if not states_sets(task):
-            task = with_sets_of_numbers(task, judges.verifier.evaluator.cache_dir)
         return Understood(task, graph, graphs_of(task))
     except UsageError as error:
         if type(error) is UsageError or not (settings.model or settings.more or task.solutions):

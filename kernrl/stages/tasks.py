@@ -21,6 +21,7 @@ from kernrl.config import CheckConfig, GenerateConfig, ListConfig, ShowConfig, S
 from kernrl.console import Result, counted
 from kernrl.errors import UsageError
 from kernrl.files import atomic_write, new_folder
+from kernrl.tasks.constants import sizes_in_words
 from kernrl.tasks.loaders import LoadedTasks, load_tasks
 from kernrl.tasks.rows import parse_columns, task_to_row, write_tasks
 from kernrl.tasks.task import Task
@@ -161,7 +162,7 @@ def check(config: CheckConfig) -> Result:
     for task in usable:
         for input_set in task.input_sets[1:]:
             origin = "derived" if input_set.derived else "stated"
-            table.add_row(task.id, input_set.name, origin, ", ".join(f"{k}={v}" for k, v in input_set.constants.items()))
+            table.add_row(task.id, input_set.name, origin, sizes_in_words(task.pytorch_code, input_set.constants))
         if len(task.input_sets) == 1:
             table.add_row(task.id, task.input_sets[0].name, "the only one", "")
     data = {

@@ -46,6 +46,17 @@ def with_tuples(constants: Mapping[str, Any]) -> dict[str, Constant]:
     return {name: tuple(value) if isinstance(value, list) else value for name, value in constants.items()}
 
 
+def sizes_in_words(source: str, constants: Mapping[str, Constant]) -> str:
+    """The values of an input set as people read them: `ROWS=3, 512 as 13`, the latter for a number that is written out."""
+    known = module_constants(source)
+    return ", ".join(
+        dict.fromkeys(
+            f"{known[name]} as {value}" if name in known and name.partition(".")[0] in WRITTEN_OUT else f"{name}={value}"
+            for name, value in constants.items()
+        )
+    )
+
+
 def names_in_the_model(source: str) -> set[str]:
     """Names of the top level that `Model` reads, other than in `forward`, and all that these are made of."""
     read: dict[str, set[str]] = {}
@@ -84,14 +95,22 @@ def _globals_of(scope: symtable.SymbolTable) -> Iterator[str]:
 
 
 def override_constants(source: str, constants: Mapping[str, Constant], *, where: str = "task") -> str:
-    """Rewrite the constants of `source` to the given values.
+    """The source with the given values for its constants. Raises UsageError as `edits` does."""
+    raw = source.encode()
+    for start, end, text in reversed(edits(source, constants, where=where)):
+        raw = raw[:start] + text.encode() + raw[end:]
+    return raw.decode()
+
+
+def edits(source: str, constants: Mapping[str, Constant], *, where: str = "task") -> list[tuple[int, int, str]]:
+    """What changes in the source, in its order: (first byte, byte behind the last, what stands there).
 
     Raises UsageError when a name is not assigned a number there, or a tuple has another length.
     """
     if not constants:
-        return source
+        return []
     found = _assignments(source)
-    edits: dict[tuple[int, int], str] = {}
+    changes: dict[tuple[int, int], str] = {}
     at = _offsets(source)
     for name, value in constants.items():
         if name not in found:
@@ -105,11 +124,8 @@ def override_constants(source: str, constants: Mapping[str, Constant], *, where:
         else:
             span = held.span
             text = repr(list(value) if isinstance(span, ast.List) and isinstance(value, tuple) else value)
-        edits[at(span)] = text
-    raw = source.encode()
-    for (start, end), text in sorted(edits.items(), reverse=True):
-        raw = raw[:start] + text.encode() + raw[end:]
-    return raw.decode()
+        changes[at(span)] = text
+    return [(*place, text) for place, text in sorted(changes.items())]
 
 
 def _assignments(source: str) -> dict[str, _Assignment]:

@@ -14,9 +14,9 @@ from typing import Any
 from kernrl import __version__
 from kernrl.console import counted
 from kernrl.optimization.results import self_check
-from kernrl.optimization.results.named_sizes import COMMENT
 from kernrl.optimization.results.result_text import against, as_judged, set_words
 from kernrl.optimization.search.trials import Trial
+from kernrl.tasks.constants import edits
 from kernrl.tasks.task import FULL, Task
 from kernrl.verifier.base.verdict import Verdict
 
@@ -62,12 +62,11 @@ def _header(task: Task, trial: Trial, made: dict[str, Any]) -> list[str]:
     sha = hashlib.sha256(task.pytorch_code.encode()).hexdigest()
     versions = ", ".join(f"{name} {number}" for name, number in verdict.versions.items() if name != "verifier")
     replaced = f"`{made['module']}`" if made.get("module") else "the module"
-    named = ", with names for its sizes" if COMMENT in task.pytorch_code else ""
     said = [
         f"A faster form of `{task.id}`, found and checked by kernrl {__version__} on {made['date']}.",
         "",
         *[f"- {line}" for line in against(verdict)],
-        f"- Replaces: {replaced}, whose source has the sha256 {sha[:16]} (whole at the end of this file{named}).",
+        f"- Replaces: {replaced}, whose source has the sha256 {sha[:16]} (whole at the end of this file).",
         f"- Candidate: {trial.id}, {trial.proposal}; sha256 {trial.proposal.key[:16]}.",
         f"- Precision: {verdict.precision}. Versions: {versions}.",
         *[f"- Fewer operations: {note}" for note in verdict.notes if note.startswith(FEWER_OPERATIONS)],
@@ -117,6 +116,7 @@ def not_checked(task: Task, verdict: Verdict) -> list[str]:
 def _data(task: Task, verdict: Verdict) -> str:
     judged = {record["input_set"] for record in verdict.errors} | {FULL}
     sets = {s.name: dict(s.constants) for s in task.input_sets if s.name in judged}
+    changes = {name: edits(task.pytorch_code, constants) for name, constants in sets.items() if constants}
     large = int(verdict.plan.get("bytes_moved") or 0) > LARGE_BYTES
     return "\n".join(
         [
@@ -124,6 +124,7 @@ def _data(task: Task, verdict: Verdict) -> str:
             "KERNRL = {",
             f'    "precision": {verdict.precision!r},',
             f'    "input_sets": {sets!r},',
+            f'    "edits": {changes!r},  # of `reference`: from byte, to byte, number',
             f'    "full_is_large": {large!r},',
             f'    "reference": {_literal(task.pytorch_code)},',
             "}",

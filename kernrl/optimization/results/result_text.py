@@ -9,7 +9,7 @@ from dataclasses import replace
 from kernrl.console import counted
 from kernrl.errors import UsageError
 from kernrl.optimization.search.trials import Trial
-from kernrl.tasks.constants import with_tuples
+from kernrl.tasks.constants import sizes_in_words, with_tuples
 from kernrl.tasks.graph.costs import roofline_s
 from kernrl.tasks.graph.graph import Graph
 from kernrl.tasks.graph.input_sets import states_sets
@@ -62,7 +62,7 @@ def set_words(task: Task, name: str) -> str:
     found = task.input_set(name)
     if name == FULL or found is None or not found.constants:
         return "its own sizes" if name == FULL else name
-    return f"{name} ({', '.join(f'{k}={v}' for k, v in found.constants.items())})"
+    return f"{name} ({sizes_in_words(task.pytorch_code, found.constants)})"
 
 
 def won(trial: Trial, task: Task) -> str:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
@@ -52,8 +51,8 @@ MOST_BYTES = 64 << 20
 MOST_LIFTS = 60
 """Longest search for one set; a lift takes some 50 ms."""
 
-ALONE = 4
-"""Values that a number is tried with alone which is written out and equals others."""
+ALONE = 2
+"""Values that a number is tried with at each of the places where it is written out: height and width are two sizes."""
 
 Slot = tuple[str, int | None]
 """A constant, or one entry of a tuple."""
@@ -174,18 +173,25 @@ class _Search:
     def run(self) -> InputSet | None:
         """Every size at once, or else by itself; then other numbers, and those that only change together."""
         held = {size for part in (*self.full.inputs, *self.full.parameters) for size in part.value.shape}
-        sizes = [slot for slot, value in self.slots.items() if value in held]
-        firsts = {slot: next(iter(self._candidates(slot)), self.slots[slot]) for slot in sizes}
+        numbers = self._numbers()
+        sizes = [slots for slots in numbers if self.slots[slots[0]] in held]
+        firsts = {s: next(iter(self._candidates(slots[0])), self.slots[s]) for slots in sizes for s in slots}
         every = self._try(firsts, every=True)
-        for slot in [*([] if every else sizes), *(slot for slot in self.slots if slot not in sizes)]:
-            self._first_that_fits([{slot: size} for size in self._candidates(slot)[: self._tries(slot)]])
+        for slots in [*([] if every else sizes), *(slots for slots in numbers if slots not in sizes)]:
+            self._first_that_fits([dict.fromkeys(slots, size) for size in self._candidates(slots[0])])
         self._together()
+        for slot in (slot for slots in numbers if len(slots) > 1 for slot in slots):
+            now, known = self.kept.get(slot, self.slots[slot]), self.kept.values()
+            others = [n for n in self._candidates(slot) if n not in known and (now % 16 or n % 16 == 0)]
+            self._first_that_fits([{slot: size} for size in others[:ALONE]])
         return InputSet(self.name, self._constants(self.kept), derived=True) if self.kept else None
 
-    def _tries(self, slot: Slot) -> int | None:
-        """How many values a number is tried with alone. What is written out twice is mostly one size, which changes as one."""
-        twice = Counter(self.slots.values())[self.slots[slot]] > 1
-        return ALONE if twice and slot[0].partition(".")[0] in WRITTEN_OUT else None
+    def _numbers(self) -> list[list[Slot]]:
+        """Every number, with the places that it stands at: what is written out several times is mostly one size."""
+        found: dict[Slot | int, list[Slot]] = {}
+        for slot, value in self.slots.items():
+            found.setdefault(value if slot[0].partition(".")[0] in WRITTEN_OUT else slot, []).append(slot)
+        return list(found.values())
 
     def _together(self) -> None:
         """Numbers that must stay equal, or in proportion."""

@@ -20,7 +20,7 @@ from kernrl.files import replace_file
 from kernrl.optimization.results import self_check
 from kernrl.optimization.results.best_file import CHECK, best_file, judged_source
 from kernrl.optimization.search.trials import Proposal, Trial
-from kernrl.tasks.constants import override_constants
+from kernrl.tasks.constants import Constant, edits, override_constants
 from kernrl.tasks.loaders import load_tasks
 from kernrl.tasks.task import InputSet, Task
 from kernrl.verifier.base.verdict import Speedup, Timing, Verdict
@@ -105,6 +105,7 @@ def test_the_header_says_when_fewer_operations_were_done(task: Task) -> None:
 def test_it_names_the_sizes_of_the_verdict_and_checks_at_those(task: Task) -> None:
     """A verdict may be about other sets of the same names: those at which the task's numbers stay."""
     plan = {"sets": {"small": {"N": 5, "SHAPE": [1, 2]}, "full": {}}}
+    task = replace(task, pytorch_code=f"SHAPE = (3, 4)\n{REFERENCE}")
     text = best_file(
         task, trial(CANDIDATE, Verdict.from_json(trial(CANDIDATE).verdict.to_json() | {"plan": plan})), {"date": "2026"}
     )
@@ -124,7 +125,7 @@ def test_the_judged_source_is_in_it_byte_for_byte(task: Task, tmp_path: Path, en
 
 def test_a_best_file_may_be_the_candidate_and_the_module_of_the_next(task: Task) -> None:
     first = best_file(task, trial(CANDIDATE), {"date": "2026-01-02"})
-    second = best_file(replace(task, pytorch_code=first), trial(first), {"date": "2026-01-03"})
+    second = best_file(replace(task, pytorch_code=first, input_sets=(InputSet("full"),)), trial(first), {"date": "2026-01-03"})
     assert judged_source(second) == first
     assert judged_source(judged_source(second)) == CANDIDATE
 
@@ -156,6 +157,7 @@ def test_the_reference_in_it_is_the_module_that_it_replaces(task: Task) -> None:
     data = ast.literal_eval(held.value)
     assert data["reference"] == REFERENCE
     assert data["input_sets"] == {"full": {}, "small": {"N": 2, "M": 16}, "ragged": {"N": 3, "M": 11}}
+    assert data["edits"].keys() == {"small", "ragged"}
     assert data["full_is_large"] is True
 
 
@@ -181,8 +183,9 @@ def test_a_file_of_several_tuples_and_chains_is_checked_at_small_sizes(tmp_path:
     namespace: dict[str, object] = {"__name__": "best"}
     source = "SHAPE = (3, 64)\nH = W = 128\nA, B = 2, 4\nC: int = 9\nD = A * B\n"
     exec(compile(CHECKING, "check", "exec"), namespace)
-    namespace["KERNRL"] = {"reference": source}
-    module = namespace["_reference"]({"SHAPE": (1, 2), "W": 8, "A": 7, "C": 1})  # pyright: ignore
+    constants: dict[str, Constant] = {"SHAPE": (1, 2), "W": 8, "A": 7, "C": 1}
+    namespace["KERNRL"] = {"reference": source, "edits": {"small": edits(source, constants)}}
+    module = namespace["_reference"]("small")  # pyright: ignore
     assert (module.SHAPE, module.H, module.W, module.A, module.B, module.C, module.D) == ((1, 2), 128, 8, 7, 4, 1, 28)
 
 
@@ -191,11 +194,15 @@ def test_the_check_changes_numbers_that_one_name_holds_together() -> None:
     source = (
         "from dataclasses import dataclass\nCFG = {'rows': 64, 'shape': (8, 9), 'kept': 3}\nmore = dict(rows=5, columns=6)\n"
         "@dataclass\nclass Config:\n    rows: int = 1\n    columns: int = 2\nmade = Config(columns=7)\nplain = Config()\n"
+        "größe = 1\ndef get_inputs(): return 64\n"
     )
     exec(compile(CHECKING, "check", "exec"), namespace)
-    namespace["KERNRL"] = {"reference": source}
-    constants = {"CFG.rows": 4, "CFG.shape": (1, 2), "more.columns": 11, "Config.rows": 12, "made.columns": 13}
-    module = namespace["_reference"](constants)  # pyright: ignore
+    constants: dict[str, Constant] = {
+        "CFG.rows": 4, "CFG.shape": (1, 2), "more.columns": 11, "Config.rows": 12, "made.columns": 13, "get_inputs.0": 7,
+    }  # fmt: skip
+    namespace["KERNRL"] = {"reference": source, "edits": {"small": edits(source, constants)}}
+    module = namespace["_reference"]("small")  # pyright: ignore
+    assert module.get_inputs() == 7
     assert module.CFG == {"rows": 4, "shape": (1, 2), "kept": 3}
     assert module.more == {"rows": 5, "columns": 11}
     assert (module.made.rows, module.made.columns, module.plain.rows, module.plain.columns) == (12, 13, 12, 2)

@@ -11,7 +11,7 @@ import pytest
 from support.graph_cases import assert_task_same
 
 from kernrl.errors import UsageError
-from kernrl.tasks.constants import Constant, module_constants, names_in_the_model, override_constants
+from kernrl.tasks.constants import Constant, module_constants, names_in_the_model, override_constants, sizes_in_words
 from kernrl.tasks.graph.input_sets import MOST_LIFTS, derive_input_sets, with_input_sets
 from kernrl.tasks.graph.lift import lift
 from kernrl.tasks.loaders import load_tasks
@@ -364,7 +364,10 @@ def test_numbers_written_out_where_inputs_are_made_are_constants() -> None:
         "get_inputs.0": 3000, "get_inputs.1": 1024, "get_inputs.2": 512, "get_inputs.3": -100, "get_inputs.4": 100,
         "get_init_inputs.0": 1024, "get_init_inputs.1": 512,
     }  # fmt: skip
-    changed = override_constants(LINEAR, {"get_inputs.0": 7, "get_inputs.1": 24, "get_init_inputs.0": 24})
+    changes: dict[str, Constant] = {"get_inputs.0": 7, "get_inputs.1": 24, "get_init_inputs.0": 24}
+    changed = override_constants(LINEAR, changes)
+    assert sizes_in_words(LINEAR, changes) == "3000 as 7, 1024 as 24"
+    assert sizes_in_words(ASSIGNED, {"N": 7, "SHAPE": (1, 2, 3)}) == "N=7, SHAPE=(1, 2, 3)"
     assert "rows=7)" in changed
     assert "torch.randn(rows, 24), torch.randn((rows, 512))" in changed
     assert "return [24, 512]" in changed
@@ -381,6 +384,8 @@ def test_sizes_without_a_name_change_together() -> None:
         assert not {"get_inputs.3", "get_inputs.4"} & now.keys()  # a bound is no size
         assert_task_same(Task("t", LINEAR), found)
     assert ragged.constants["get_inputs.1"] % 2  # pyright: ignore[reportOperatorIssue]
+    fixed = LINEAR.replace("nn.Linear(features, made)", "nn.Linear(1024, 512)")  # and so no more than the rows can change
+    assert [list(found.constants) for found in derive_input_sets(Task("t", fixed))] == [["get_inputs.0"]] * 2
     square = LINEAR.replace("4 * 256", "512").replace("1024", "512").replace("3000", "512")
     assert [found.name for found in derive_input_sets(Task("t", square))] == ["small", "ragged"]
 
