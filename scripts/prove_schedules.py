@@ -74,7 +74,7 @@ class Schedules:
         sets = [s for s in fixture.task.input_sets if s.name in {p.input_set for p in plans}]
         refused, faults = 0, Counter[str]()
         for _ in range(count):
-            found = _at_fault(schedule(sets, secrets.randbits(63)), results, self._count)
+            found = _at_fault(schedule(sets, secrets.randbits(63), precision=fixture.precision), results, self._count)
             refused += bool(found)
             faults.update(found)
         return refused / count, faults

@@ -117,10 +117,11 @@ class PlanJudge:
             raise rejected(stopped.rejection, left) from None
         progress.stage = Stage.CORRECTNESS
         gpu = min(self.gpus, key=lambda one: one.load())
-        draws = schedule(facts.sets, gpu.seed(facts.key), self.defences.regimes, big=_is_big(plans))
+        precision = precision_of(self.config, task)
+        draws = schedule(facts.sets, gpu.seed(facts.key), self.defences.regimes, big=_is_big(plans), precision=precision)
         job = Job(
             replace(task, solutions=(), instruction=""),
-            precision_of(self.config, task),
+            precision,
             {plan.input_set: _without_ir(plan) for plan in plans},
             kernels,
             [draw for draw in draws if draw.input_set in kernels],
@@ -158,9 +159,10 @@ class PlanJudge:
         if not mine:
             return all_plans
         with progress.at(Stage.CORRECTNESS, "interpreter"):
-            draws = schedule(facts.sets, self._seeds.next(facts.key), self.defences.regimes)
+            precision = precision_of(self.config, task)
+            draws = schedule(facts.sets, self._seeds.next(facts.key), self.defences.regimes, precision=precision)
             try:
-                job = SmallJob(replace(task, solutions=()), precision_of(self.config, task), mine, draws, INTERPRETER_TIMEOUT_S)
+                job = SmallJob(replace(task, solutions=()), precision, mine, draws, INTERPRETER_TIMEOUT_S)
                 judged = self.front.interpret(job)
             except InfrastructureError as error:
                 log.warning("the GPU judges what the interpreter cannot: %s", error)
@@ -196,7 +198,8 @@ class PlanJudge:
         too_large = needs_gpu(f"{progress.specialised} {ONLY_AT_FULL}" if progress.specialised else TOO_LARGE)
         if not mine:
             raise Stopped(too_large)
-        draws = schedule(facts.sets, self._seeds.next(facts.key), self.defences.regimes)
+        precision = precision_of(self.config, task)
+        draws = schedule(facts.sets, self._seeds.next(facts.key), self.defences.regimes, precision=precision)
         judged = self._interpret(task, mine, draws, plans[-1], progress)
         if took_too_long(judged) and FULL in mine:
             small = {name: plan for name, plan in mine.items() if name != FULL}

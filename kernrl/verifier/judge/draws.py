@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernrl.tasks.task import FULL, RAGGED, InputSet
-from kernrl.verifier.judge.regimes import NOMINAL, REGIMES, TIMED
+from kernrl.verifier.judge.regimes import HUGE, NOMINAL, REGIMES, TIMED
 
 BIG_BYTES = 256 << 20
 """Plans that hold more than this get fewer draws if the task has no small sets: each draw costs a float64 reference."""
@@ -53,17 +53,18 @@ class Draw:
 
 
 def schedule(
-    sets: Sequence[InputSet], seed: int, regimes: Sequence[str] | None = None, *, big: bool = False
+    sets: Sequence[InputSet], seed: int, regimes: Sequence[str] | None = None, *, big: bool = False, precision: str = "fp32"
 ) -> tuple[Draw, ...]:
     """The draws a candidate is judged on, cheap ones first.
 
     Every set gets the task's own inputs. The ragged set gets every regime, too, or the small one if there is no ragged one;
     beside it, the small set gets half of them, at random. The full set gets `mixed`, which combines regimes, and another one
     at random; where a draw is expensive, only every second candidate gets the other one. Inputs that are not finite are for
-    small shapes: at large ones, library calls may choose algorithms that carry them into their neighbours. `regimes` narrows
-    the choice, to test what each regime is worth.
+    small shapes: at large ones, library calls may choose algorithms that carry them into their neighbours. Under the 16-bit
+    policies no input is huge. `regimes` narrows the choice, to test what each regime is worth.
     """
-    rng, names = random.Random(seed), list(REGIMES)
+    rng = random.Random(seed)
+    names = [name for name in REGIMES if name != HUGE or precision not in ("bf16", "fp16")]
     rng.shuffle(names)
     others = [s.name for s in sets if s.name != FULL]
     finite = [name for name in names if REGIMES[name].finite]

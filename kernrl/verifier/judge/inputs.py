@@ -18,11 +18,25 @@ from torch import Tensor, nn
 
 from kernrl.tasks.task import InputSet, Reference, Task, load_reference
 from kernrl.verifier.base.nested import flatten, rebuild
-from kernrl.verifier.base.precision import COMPUTE_DTYPE, UNIT_ROUNDOFF, as_pairs, cast_dtype, cast_module, is_float8
+from kernrl.verifier.base.precision import COMPUTE_DTYPE, as_pairs, cast_dtype, cast_module, is_float8
 from kernrl.verifier.base.strides import unexpanded
 from kernrl.verifier.judge.draws import Draw
 from kernrl.verifier.judge.input_ranges import ValueRange, value_ranges
-from kernrl.verifier.judge.regimes import LOW, LOW_BIAS, LOW_INPUT, NOMINAL, REGIMES, SHIFTS, TIMED, WIDE_REGIMES, changed
+from kernrl.verifier.judge.regimes import (
+    HUGE,
+    HUGE_FACTOR,
+    LOW,
+    LOW_BIAS,
+    NOMINAL,
+    REGIMES,
+    SHIFTS,
+    TIMED,
+    WIDE_REGIMES,
+    changed,
+    extremes,
+    lowered,
+    uniform_by_rows,
+)
 from kernrl.verifier.judge.structure import Freedom, Structure, structures
 
 ALIGN_BYTES = 512
@@ -81,7 +95,7 @@ class TaskInputs:
         reference = load_reference(task, input_set)
         self._get_inputs = reference.get_inputs
         self._is_parameter: dict[str, bool] = {}
-        self._most_shift = 1 / (8 * UNIT_ROUNDOFF[precision])  # in 16 bits, numbers far from zero have no spread left
+        self._extremes = extremes(precision)
         self.module = self._construct(reference, 0)
         given, again = self._nominal(0), self._nominal(1)
         leaves = flatten(given)
@@ -209,13 +223,17 @@ class TaskInputs:
             if structure.freedom is Freedom.OWN:
                 slot.view.copy_(leaf)
                 continue
-            uniform = leaf if REGIMES[draw.regime].pointwise else torch.rand(leaf.shape, device=self.device)
+            uniform = leaf if REGIMES[draw.regime].pointwise else uniform_by_rows(leaf.shape, self.device)
             # every regime looks at one row at a time (an index of the first axis), so a large tensor is changed in parts
             rows = max(1, AT_ONCE * leaf.shape[0] // leaf.numel()) if leaf.dim() > 1 and leaf.numel() else 0
             cut = [x.split(rows) if rows else (x,) for x in (slot.view, leaf, uniform)]
             for view, own_part, u in zip(*cut, strict=True):
-                made = changed(own_part, draw.regime, structure, self._most_shift, u)
-                view.copy_((made + LOW_INPUT).masked_fill_(made == 0, 0.0) if draw.regime == LOW and not biases else made)
+                made = changed(own_part, draw.regime, structure, self._extremes, u)
+                if draw.regime == LOW and not biases:
+                    made = lowered(made, structure, self._extremes)
+                if is_float8(view.dtype):  # of the two types, one would make infinities of numbers beyond its largest
+                    made = made.clamp(torch.finfo(view.dtype).min, torch.finfo(view.dtype).max)
+                view.copy_(made)
 
     def _draw_state(self, regime: str) -> bool:
         """Fill the state in place; returns whether the regime has moved biases.
@@ -228,8 +246,8 @@ class TaskInputs:
         if self._low.numel():
             uniform = torch.rand_like(self._low)
             torch.addcmul(self._low, uniform, self._width, out=uniform)
-            if regime == "small" and table:
-                uniform *= 1e-3
+            if table and regime in ("small", HUGE):
+                uniform *= 1e-3 if regime == "small" else HUGE_FACTOR
             self.floats[: uniform.numel()].copy_(uniform)
         wide, biases = regime in REGIMES and REGIMES[regime].wide, False
         for i, (name, slot) in enumerate(zip(self.state, self._state_slots, strict=True)):
@@ -241,7 +259,7 @@ class TaskInputs:
                 if regime in REGIMES and REGIMES[regime].ends != 1.0 and slot.view.dim():
                     slot.view[-1:].mul_(REGIMES[regime].ends)
                 if regime in SHIFTS and table and slot.view.dim() > 1:
-                    slot.view.add_(min(SHIFTS[regime], self._most_shift))
+                    slot.view.add_(min(SHIFTS[regime], self._extremes.shift))
                 if regime == LOW and name.endswith("bias"):
                     slot.view.add_(LOW_BIAS)
                     biases = True

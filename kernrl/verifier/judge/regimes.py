@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from kernrl.verifier.base.precision import UNIT_ROUNDOFF
 from kernrl.verifier.judge.structure import Freedom, Structure
 
 NOMINAL = "nominal"
@@ -20,17 +21,41 @@ TIMED = "timed"
 """Drawn as `nominal`: the inputs of timed calls, among them those that are judged."""
 
 LOW = "low"
-"""All numbers that reach a reduction are about -1,000 or -300: biases where the module has any, inputs otherwise."""
-LOW_BIAS, LOW_INPUT = -300.0, -1000.0
+"""All numbers that reach a reduction are very negative: biases where the module has any, inputs otherwise."""
+LOW_BIAS = -300.0
+
+HUGE = "huge"
+"""Numbers beyond float16 and 16-bit integers. Not under the 16-bit policies: fp16 ends there, and of a softmax of products,
+which has one share left, a rounding decides which."""
+HUGE_FACTOR = 2.0**17
+"""A product of four such numbers is not yet a millionth of float32's largest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extremes:
+    """How far the regimes go under a precision policy."""
+
+    shift: float
+    """The largest mean, in spreads: in 16 bits, numbers far from zero have no spread left."""
+    tiny: float = 1e-6
+    """Factor on rows of tiny numbers: below the epsilons that are written for others, and a fourth power is not lost."""
+    low: float = -20_000.0
+    """Added to inputs that are very negative: padding with -10,000 wins a maximum."""
+
+
+def extremes(precision: str) -> Extremes:
+    """Those of a policy. Under fp16, numbers end at 65,504, and below 6e-5 they lose their digits."""
+    shift = 1 / (8 * UNIT_ROUNDOFF[precision])
+    return Extremes(shift, tiny=1e-4, low=-1000.0) if precision == "fp16" else Extremes(shift)
 
 
 @dataclass(frozen=True, slots=True)
 class Regime:
     """One kind of draw."""
 
-    change: Callable[[Tensor, Tensor], Tensor]
-    """Function of an input (float32) with mean 0 and deviation 1, where it is not zero, and of uniform numbers in [0, 1) of its
-    shape. For pointwise regimes the second is left unread."""
+    change: Callable[[Tensor, Tensor, Extremes], Tensor]
+    """Function of an input (float32) with mean 0 and deviation 1, where it is not zero, of uniform numbers in [0, 1) of its
+    shape, and of how far it may go. For pointwise regimes the second is left unread."""
     words: str
     """What the inputs are, as said to the author of a candidate."""
     cause: str = ""
@@ -52,33 +77,44 @@ SHIFTS = {"shifted": 64.0, "far": 1000.0}
 """Mean of these regimes' inputs, in spreads."""
 
 
+def uniform_by_rows(shape: torch.Size, device: torch.device) -> Tensor:
+    """Uniform numbers for a regime that is not pointwise. The first ones of n rows are one from each n-th of [0, 1), so that
+    what few rows get by lot differs as far as it can."""
+    u = torch.rand(shape, device=device)
+    if u.dim() > 1 and u.numel():
+        first = u.reshape(u.shape[0], -1)[:, 0]
+        # less than one, also in float32
+        first.add_(torch.randperm(len(first), device=device)).div_(len(first)).clamp_(max=1 - 2.0**-24)
+    return u
+
+
 def _rows(u: Tensor) -> Tensor:
     """One uniform number for each row (index of the first axis)."""
     return u.reshape(u.shape[0], -1)[:, 0].reshape(-1, *[1] * (u.dim() - 1))
 
 
-def _mixed(z: Tensor, u: Tensor) -> Tensor:
-    """Each row as it is, +3, −3, ×64, ×1e-3 or mostly zeros, at random."""
+def _mixed(z: Tensor, u: Tensor, to: Extremes) -> Tensor:
+    """Each row as it is, +3, −3, ×64, ×1e-3, ×1e-6 or mostly zeros, at random."""
     if not z.dim():
         return z
-    lot = (_rows(u) * 6).floor()
-    factor = torch.ones_like(lot).masked_fill_(lot == 2, 64.0).masked_fill_(lot == 3, 1e-3)
+    lot = (_rows(u) * 7).floor()
+    factor = torch.ones_like(lot).masked_fill_(lot == 2, 64.0).masked_fill_(lot == 3, 1e-3).masked_fill_(lot == 6, to.tiny)
     made = torch.addcmul(3.0 * (lot == 1) - 3.0 * (lot == 5), z, factor)
     return made.masked_fill_((lot == 4) & (u >= 0.05), 0.0)
 
 
-def _one_hot(z: Tensor, u: Tensor) -> Tensor:
+def _one_hot(z: Tensor, u: Tensor, _: Extremes) -> Tensor:
     return torch.zeros_like(u).scatter_(-1, u.argmax(-1, keepdim=True), 1.0) if u.dim() else u.round()
 
 
-def _level_rows(z: Tensor, u: Tensor) -> Tensor:
+def _level_rows(z: Tensor, u: Tensor, _: Extremes) -> Tensor:
     """Each row of the last axis filled with one of its numbers; on a third of the samples, all elements alike."""
     if not z.dim():
         return z
     return torch.where(_rows(u) < 1 / 3, z.reshape(z.shape[0], -1)[:, :1].reshape(_rows(u).shape), z[..., :1].expand_as(z))
 
 
-def _ends(z: Tensor, _: Tensor) -> Tensor:
+def _ends(z: Tensor, _u: Tensor, _: Extremes) -> Tensor:
     """Each row larger at the last index of each axis, most in the last corner."""
     z = z.clone()
     for axis in range(1 if z.dim() > 1 else 0, z.dim()):
@@ -86,7 +122,7 @@ def _ends(z: Tensor, _: Tensor) -> Tensor:
     return z
 
 
-def _nonfinite(x: Tensor, u: Tensor) -> Tensor:
+def _nonfinite(x: Tensor, u: Tensor, _: Extremes) -> Tensor:
     """In about half of the samples, one element is infinite or NaN."""
     if not x.dim():
         return x
@@ -105,30 +141,35 @@ _PARAMETERS = "weights, biases and slopes may be negative or above one: take no 
 
 REGIMES: dict[str, Regime] = {
     "large": Regime(
-        lambda z, _: z * 64.0, "inputs 64 times as large as usual",
+        lambda z, *_: z * 64.0, "inputs 64 times as large as usual",
         "exp overflows, or an approximation holds for small numbers alone: subtract the maximum, and use stable forms",
     ),
+    HUGE: Regime(
+        lambda z, *_: z * HUGE_FACTOR, "inputs many thousand times as large as usual",
+        "float16 or a 16-bit integer overflows, exp overflows, or a bound or a padding constant is too near: keep products and "
+        "sums in float32, subtract the maximum, bound only what the reference bounds, and pad a maximum with -inf",
+    ),
     "small": Regime(
-        lambda z, _: z * 1e-3, "inputs a thousandth as large as usual",
+        lambda z, *_: z * 1e-3, "inputs a thousandth as large as usual",
         "an epsilon is in the wrong place or too large, or small numbers cancel",
     ),
-    "offset": Regime(lambda z, _: z + 3.0, "inputs that are nearly all positive", "a mean is left out or taken twice"),
+    "offset": Regime(lambda z, *_: z + 3.0, "inputs that are nearly all positive", "a mean is left out or taken twice"),
     "negative": Regime(
-        lambda z, _: z - 3.0, "inputs that are nearly all negative and parameters of both signs",
+        lambda z, *_: z - 3.0, "inputs that are nearly all negative and parameters of both signs",
         f"negative numbers are treated as positive ones, or padding with 0 wins a maximum; {_PARAMETERS}", wide=True,
     ),
     "parameters": Regime(
-        lambda x, _: x, "parameters of both signs and above one", _PARAMETERS, own_units=True, wide=True,
+        lambda x, *_: x, "parameters of both signs and above one", _PARAMETERS, own_units=True, wide=True,
     ),
-    "shifted": Regime(lambda z, _: z + SHIFTS["shifted"], "inputs whose mean is 64 times their spread", _VARIANCE),
-    "far": Regime(lambda z, _: z + SHIFTS["far"], "inputs whose mean is 1,000 times their spread", _VARIANCE),
+    "shifted": Regime(lambda z, *_: z + SHIFTS["shifted"], "inputs whose mean is 64 times their spread", _VARIANCE),
+    "far": Regime(lambda z, *_: z + SHIFTS["far"], "inputs whose mean is 1,000 times their spread", _VARIANCE),
     LOW: Regime(
-        lambda x, _: x, "numbers that are all very negative",
+        lambda x, *_: x, "numbers that are all very negative",
         "a running maximum starts at 0, or masked lanes load 0: start at -inf, and load -inf where a maximum is taken",
         own_units=True,
     ),
     "spread": Regime(
-        lambda z, _: z**3, "numbers of very different sizes, and parameters up to 8 times as large as usual",
+        lambda z, *_: z**3, "numbers of very different sizes, and parameters up to 8 times as large as usual",
         "a bound (of a clamp, a hardtanh, a relu6, a threshold) is off, or on the wrong side", wide=True, reach=8.0,
     ),
     "ends": Regime(
@@ -136,7 +177,7 @@ REGIMES: dict[str, Regime] = {
         "a mask or a loop leaves out the last element", pointwise=False, ends=ENDS,
     ),
     "ties": Regime(
-        lambda z, _: z.round(), "inputs of a few whole numbers, with many equal elements",
+        lambda z, *_: z.round(), "inputs of a few whole numbers, with many equal elements",
         "one of several equal elements is dropped or counted twice, or an exact zero or bound goes to the wrong branch",
         wide=True,
     ),
@@ -146,7 +187,7 @@ REGIMES: dict[str, Regime] = {
         pointwise=False,
     ),
     "sparse": Regime(
-        lambda z, u: z * (u < 0.05), "inputs that are mostly zero",
+        lambda z, u, _: z * (u < 0.05), "inputs that are mostly zero",
         "zeros are skipped, or divided by", pointwise=False,
     ),
     "one_hot": Regime(
@@ -169,11 +210,10 @@ REGIMES: dict[str, Regime] = {
 WIDE_REGIMES = tuple(name for name, rule in REGIMES.items() if rule.wide)
 
 
-def changed(x: Tensor, regime: str, structure: Structure, limit: float, uniform: Tensor | None) -> Tensor:
+def changed(x: Tensor, regime: str, structure: Structure, to: Extremes, uniform: Tensor | None) -> Tensor:
     """An input of the task's own, as a regime changes it; float32, of the same shape.
 
-    `limit` bounds the mean in spreads: in 16 bits, numbers far from zero have no spread left. `uniform` (same shape) may be
-    None for pointwise regimes.
+    `uniform` (same shape) may be None for pointwise regimes.
     """
     rule = REGIMES[regime]
     x = x.float()
@@ -183,5 +223,11 @@ def changed(x: Tensor, regime: str, structure: Structure, limit: float, uniform:
         return x
     z = x if rule.own_units else (x - structure.mean) / structure.std
     given = uniform if uniform is not None else z
-    made = z + min(limit, SHIFTS[regime]) if regime in SHIFTS else rule.change(z, given)
+    made = z + min(to.shift, SHIFTS[regime]) if regime in SHIFTS else rule.change(z, given, to)
     return made.masked_fill(x == 0, 0.0) if rule.pointwise else made
+
+
+def lowered(x: Tensor, structure: Structure, to: Extremes) -> Tensor:
+    """An input moved far below zero, with at least as much spread as numbers of the policy's type have there."""
+    spread = max(1.0, -to.low / (to.shift * structure.std))
+    return (x * spread + to.low).masked_fill_(x == 0, 0.0)

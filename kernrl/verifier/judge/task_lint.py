@@ -77,7 +77,7 @@ def lint(task: Task, precision: str | None = None, *, device: str = "cpu", decis
     sets = [s for s in task.input_sets if s.name != FULL] or (list(task.input_sets) if device == "cuda" else [])
     if not sets:
         raise UsageError(f"{task.id}: there are no small shapes to lint it at; use a GPU.")
-    draws = schedule(sets, SEED)
+    draws = schedule(sets, SEED, precision=policy)
     judge = Judge(device)
     inputs = {s.name: TaskInputs(task, s, policy, device) for s in sets}
 

@@ -215,7 +215,7 @@ def test_every_regime_reaches_the_set_whose_sizes_divide_by_nothing() -> None:
         found = {name: [d.regime for d in schedule(SETS, seed) if d.input_set == name] for name in ("small", "ragged")}
         assert found["ragged"][0] == found["small"][0] == "nominal"
         assert sorted(found["ragged"][1:]) == sorted(REGIMES)
-        assert len(found["small"]) == 1 + len(REGIMES) // 2
+        assert len(found["small"]) == 1 + -(-len(REGIMES) // 2)
         asked.setdefault("small", set()).update(found["small"])
     assert asked["small"] == {"nominal", *REGIMES}  # one time or another
     without = [s for s in SETS if s.name != "ragged"]
@@ -229,6 +229,33 @@ def test_a_full_set_always_gets_rows_of_all_sizes_and_another_regime() -> None:
     big = [[d.regime for d in schedule(SETS, seed, big=True) if d.input_set == "full"] for seed in range(100)]
     assert all(regimes[:2] == ["nominal", "mixed"] for regimes in big)
     assert {len(regimes) for regimes in big} == {2, 3}
+
+
+PLAIN = BOUNDED.replace("self.norm = nn.LayerNorm(24)", "self.scale = 3.0").replace("self.norm(x)", "x.softmax(-1)")
+
+
+@pytest.mark.parametrize(("precision", "bound"), [("fp32", -10_000), ("tf32", -10_000), ("bf16", -10_000), ("fp16", -500)])
+def test_numbers_that_are_very_negative_keep_some_spread(precision: str, bound: int) -> None:
+    inputs = TaskInputs(Task("plain", PLAIN), InputSet(FULL), precision, "cpu")
+    inputs.draw(Draw(FULL, "low", 3))
+    assert inputs.inputs[0].max() < bound, "a padding of -10,000 is the largest"
+    assert inputs.inputs[0].unique().numel() > 10
+
+
+def test_of_a_few_rows_some_are_tiny() -> None:
+    """An epsilon of 1e-4 shows in rows of 1e-6; of seven rows each gets another lot."""
+    inputs = TaskInputs(Task("plain", PLAIN), InputSet(FULL, {"B": 7}), "fp32", "cpu")
+    for seed in range(20):
+        inputs.draw(Draw(FULL, "mixed", seed))
+        largest = inputs.inputs[0].abs().amax(1)
+        assert ((largest > 0) & (largest < 1e-5)).sum() == 1
+        assert (largest > 64).sum() == 1
+
+
+def test_no_input_is_huge_under_sixteen_bits() -> None:
+    asked = {p: {d.regime for d in schedule(SETS, 99, precision=p)} for p in ("fp32", "tf32", "bf16", "fp16")}
+    assert [p for p, regimes in asked.items() if "huge" in regimes] == ["fp32", "tf32"]
+    assert asked["fp32"] - asked["bf16"] == {"huge"}
 
 
 def test_flatten_and_rebuild_are_inverses() -> None:

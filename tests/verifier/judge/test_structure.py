@@ -81,6 +81,7 @@ def test_regimes_are_what_they_say() -> None:
     assert 999 < x.mean() < 1001
     assert 0.5 < x.std() < 1.5
     assert drawn("plain", "negative")[0].max() < 0
+    assert drawn("plain", "huge")[0].abs().median() > 65_504
     assert drawn("plain", "ties")[0].unique().numel() <= 5
     assert (drawn("plain", "level")[0] == drawn("plain", "level")[0][:, :1]).all()
     x = drawn("plain", "nonfinite")[0]

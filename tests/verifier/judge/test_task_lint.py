@@ -20,7 +20,7 @@ class Model(nn.Module):
         super().__init__()
 
     def forward(self, x):
-        return torch.relu(x - 1e5)
+        return torch.relu(x - 1e9)
 
 
 def get_inputs():
