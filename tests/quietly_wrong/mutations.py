@@ -164,6 +164,13 @@ MUTATIONS: dict[str, tuple[str, tuple[Change, ...]]] = {
     "tf32_dot": ("linear_gelu_epilogue", (('input_precision="ieee"', 'input_precision="tf32"'),)),
     "tf32_dot_by_default": ("matmul_residual_clamp_fused", ((', input_precision="ieee"', ""),)),
     "tf32_scores": ("bmm_softmax_fused", (('input_precision="ieee"', 'input_precision="tf32"'),)),
+    # right for numbers of ordinary size
+    "bounded_at_three_thousand": ("linear_gelu_epilogue", (("y = 0.5 * acc", "acc = tl.clamp(acc, -3000.0, 3000.0)\n    y = 0.5 * acc"),)),
+    "half_operands_of_tf32": ("linear_gelu_tf32", (("tl.dot(x, w)", "tl.dot(x.to(tl.float16), w.to(tl.float16))"),)),
+    "half_sum_of_tf32": ("linear_gelu_tf32", (("tl.dot(x, w)", "tl.dot(x, w).to(tl.float16).to(tl.float32)"),)),
+    "cosine_eps_large": ("cosine_pairs_bool_output", (("1e-8", "1e-4"),)),
+    "smallest_length_large": ("unit_rows_whole", (("1e-12", "1e-4"),)),
+    "softmax_padded_with_ten_thousand": ("softmax_temperature_row", (('other=-float("inf")', "other=-10000.0"),)),
     # attention, positions, tables
     "causal_off_by_one": ("causal_attention_flash", (("offs_m[:, None] >= offs_n", "offs_m[:, None] + 1 >= offs_n"),)),
     "flash_sum_not_rescaled": ("causal_attention_flash", (("l_i * alpha + tl.sum(p, 1)", "l_i + tl.sum(p, 1)"),)),
