@@ -230,7 +230,7 @@ class TaskInputs:
             for view, own_part, u in zip(*cut, strict=True):
                 made = changed(own_part, draw.regime, structure, self._extremes, u)
                 if draw.regime == LOW and not biases:
-                    made = lowered(made, structure, self._extremes)
+                    made = lowered(made, structure, self._extremes, u)
                 if is_float8(view.dtype):  # of the two types, one would make infinities of numbers beyond its largest
                     made = made.clamp(torch.finfo(view.dtype).min, torch.finfo(view.dtype).max)
                 view.copy_(made)

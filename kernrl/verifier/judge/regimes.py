@@ -22,7 +22,7 @@ TIMED = "timed"
 
 LOW = "low"
 """All numbers that reach a reduction are very negative: biases where the module has any, inputs otherwise."""
-LOW_BIAS = -300.0
+LOW_BIAS, LOW_INPUT = -300.0, -1000.0
 
 HUGE = "huge"
 """Numbers beyond float16 and 16-bit integers. Not under the 16-bit policies: fp16 ends there, and of a softmax of products,
@@ -39,14 +39,14 @@ class Extremes:
     """The largest mean, in spreads: in 16 bits, numbers far from zero have no spread left."""
     tiny: float = 1e-6
     """Factor on rows of tiny numbers: below the epsilons that are written for others, and a fourth power is not lost."""
-    low: float = -20_000.0
-    """Added to inputs that are very negative: padding with -10,000 wins a maximum."""
+    lowest: float = -20_000.0
+    """Added to half the rows of inputs that are very negative, where padding with -10,000 wins a maximum."""
 
 
 def extremes(precision: str) -> Extremes:
     """Those of a policy. Under fp16, numbers end at 65,504, and below 6e-5 they lose their digits."""
     shift = 1 / (8 * UNIT_ROUNDOFF[precision])
-    return Extremes(shift, tiny=1e-4, low=-1000.0) if precision == "fp16" else Extremes(shift)
+    return Extremes(shift, tiny=1e-4, lowest=LOW_INPUT) if precision == "fp16" else Extremes(shift)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,8 +165,8 @@ REGIMES: dict[str, Regime] = {
     "far": Regime(lambda z, *_: z + SHIFTS["far"], "inputs whose mean is 1,000 times their spread", _VARIANCE),
     LOW: Regime(
         lambda x, *_: x, "numbers that are all very negative",
-        "a running maximum starts at 0, or masked lanes load 0: start at -inf, and load -inf where a maximum is taken",
-        own_units=True,
+        "a running maximum starts at 0, or masked lanes load 0 or -10,000: start at -inf, and load -inf for a maximum",
+        pointwise=False, own_units=True,
     ),
     "spread": Regime(
         lambda z, *_: z**3, "numbers of very different sizes, and parameters up to 8 times as large as usual",
@@ -227,7 +227,16 @@ def changed(x: Tensor, regime: str, structure: Structure, to: Extremes, uniform:
     return made.masked_fill(x == 0, 0.0) if rule.pointwise else made
 
 
-def lowered(x: Tensor, structure: Structure, to: Extremes) -> Tensor:
-    """An input moved far below zero, with at least as much spread as numbers of the policy's type have there."""
-    spread = max(1.0, -to.low / (to.shift * structure.std))
-    return (x * spread + to.low).masked_fill_(x == 0, 0.0)
+def lowered(x: Tensor, structure: Structure, to: Extremes, uniform: Tensor) -> Tensor:
+    """An input moved far below zero, with at least as much spread as numbers of the policy's type have there.
+
+    Half the rows are moved further: padding with -10,000 wins their maximum, and products of the others' are no larger than
+    a softmax has an answer for (`_contracted` in `truth/exact.py`).
+    """
+    if structure.freedom is Freedom.FREE and x.dim():
+        lot = _rows(uniform)
+        by = torch.full_like(lot, to.lowest).masked_fill_(lot < 0.5, LOW_INPUT)
+    else:
+        by = torch.full_like(x, LOW_INPUT)
+    spread = (by / (-to.shift * structure.std)).clamp_min_(1.0)
+    return torch.addcmul(by, x, spread).masked_fill_(x == 0, 0.0)
