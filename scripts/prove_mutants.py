@@ -256,7 +256,7 @@ def apart(task: Task, ours: Sequence[Plan], theirs: Sequence[Plan], *, full: boo
         input_set = task.input_set(mine.input_set)
         assert input_set is not None
         inputs, cases = TaskInputs(task, input_set, task.precision, "cpu"), []
-        for draw in schedule([input_set], 1, None):
+        for draw in schedule([input_set], 1, precision=task.precision):
             inputs.draw(draw)
             cases.append(Case({k: v.clone() for k, v in sources(inputs).items()}))
         one, two = interpret_cases(mine, cases), interpret_cases(other, cases)

@@ -32,8 +32,9 @@ from kernrl.runs.run_directory import environment
 from kernrl.tasks.nano.graph_pairs import StyleChoice
 
 SEEDS = (0, 1, 2)
-RECIPE = ["--form", "graph", "--optimizer", "muon", "--schedule", "linear", "--max-length", "2048", "--count", "10000000"]
-RECIPE += ["--save-every", "100000"]
+RECIPE = ["--form", "graph", "--optimizer", "muon", "--schedule", "linear", "--max-length", "2048", "--save-every", "100000"]
+TASKS_A_STEP = 100
+"""Pairs are made before the first step. These tasks give some 170 pairs of 390 tokens, which fill a step of 65,536."""
 EXAM = ["--samples", "8", "--temperature", "0.8", "--max-tokens", "2048", "--sampling-batch", "512"]
 
 Row = dict[str, Any]
@@ -58,6 +59,7 @@ def prove(choice: str, seed: int, args: argparse.Namespace, free: Queue[int]) ->
         if not (folder / "sft" / "model").exists():
             rate = ["--model", str(args.model), "--learning-rate", "2e-3"] if args.model else ["--learning-rate", "4e-3"]
             told = ["--style-choice", choice, "--seed", str(seed), "--steps", str(args.steps), "--workers", workers]
+            told += ["--count", str(TASKS_A_STEP * args.steps)]
             kernrl(
                 ["sft", "--output", str(folder / "sft"), *RECIPE, *rate, *told, *args.sft],
                 env,

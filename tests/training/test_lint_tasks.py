@@ -38,10 +38,10 @@ def get_init_inputs():
 """
 SETS = (InputSet("full"), InputSet("small", {"N": 8}))
 GOOD = Task("good", SOURCE.format(op="tanh(x)"), input_sets=SETS)
-BLIND = Task("blind", SOURCE.format(op="relu(x - 1e5)"), input_sets=SETS)
+BLIND = Task("blind", SOURCE.format(op="relu(x - 1e9)"), input_sets=SETS)
 IDENTITY = Task("identity", SOURCE.format(op="add(x, 0.0)"), input_sets=SETS)
 BROKEN = Task("broken", SOURCE.format(op="no_such_function(x)"), input_sets=SETS)
-LARGE = Task("large", SOURCE.format(op="relu(x - 1e5)"))
+LARGE = Task("large", SOURCE.format(op="relu(x - 1e9)"))
 
 CONSTANT = ("share_of_one",)
 """Tasks of the suite whose output is the same whatever goes in: faithful candidates are right, and nothing can be learned."""
@@ -95,7 +95,7 @@ def test_tasks_that_state_no_small_shapes_are_linted_at_derived_ones(
 @pytest.mark.usefixtures("warm")
 @pytest.mark.slow
 def test_tasks_without_any_small_shapes_wait_for_a_gpu(config: VerifierConfig, capsys: pytest.CaptureFixture[str]) -> None:
-    nameless = Task("nameless", LARGE.pytorch_code.replace("(N, N)", "(64, 64)"))
+    nameless = Task("nameless", LARGE.pytorch_code.replace("(N, N)", "(int('64'), int('64'))"))
     assert sound_tasks([nameless, GOOD], config) == [nameless, GOOD]
     assert "1 of 2 tasks" in capsys.readouterr().err
 
