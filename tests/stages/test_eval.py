@@ -377,9 +377,9 @@ def test_on_a_cpu_what_is_too_large_is_counted_apart(
     folder, candidates = tmp_path / "level2", tmp_path / "candidates"
     folder.mkdir()
     candidates.mkdir()
-    too_large = (
-        unstated.task_code(16384, 16384).replace("(batch_size, features)", "(16384, 16384)").replace("[features]", "[16384]")
-    )
+    unnamed = "int('16384')"  # a size that is no number of the source
+    too_large = unstated.task_code(16384, 16384).replace("(batch_size, features)", f"({unnamed}, {unnamed})")
+    too_large = too_large.replace("[features]", f"[{unnamed}]")
     made = {
         "1_right": (unstated.task_code(16384, 16384), unstated.CANDIDATE),
         "2_specialised": (unstated.task_code(16, 64), unstated.written_out(64)),
