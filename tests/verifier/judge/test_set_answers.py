@@ -112,13 +112,13 @@ ONE_ERROR = "torch.cos(300 * x.sum()).expand(11)"
 def test_no_honest_program_is_refused_for_the_luck_of_the_modelled_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """One modelled run more is an honest program; its only error may be far larger than the same of three runs.
 
-    Of 1,500 seeds, 1 in 90 has an error that is more than `MOST_UNLUCKY` times beyond, and no luck is looked for there: seed 8
-    is the first one.
+    At 13 of 1,500 seeds it is refused. Seed 8 is the first of them, and left out: its error is more than `MOST_UNLUCKY` times
+    beyond, and no luck is looked for there.
     """
     task, runs = made(ONE_ERROR), reference_answers.UNLUCKY_RUNS
     inputs = TaskInputs(task, InputSet(FULL), "fp32", "cpu")
     reference, refused = ReferenceAnswers(inputs), {0: 0, runs: 0}
-    for seed in range(9, 20):
+    for seed in (seed for seed in range(20) if seed != 8):
         draws, outputs = schedule([InputSet(FULL)], seed), []
         for draw in draws:
             inputs.draw(draw)
