@@ -26,41 +26,26 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
+import side_by_side
 import torch
+from side_by_side import SAMPLES, TEMPERATURE, part_of, tasks_of, write_replies
 from training_table import spent_s, write_table
-from training_tasks import style_of, write_tasks_page
+from training_tasks import write_tasks_page
 
 from kernrl.config import BestOfNConfig, ReinforceConfig, RewardWeightedConfig, SftConfig, VerifierConfig
 from kernrl.config.shared.reward import COMPARE
-from kernrl.files import replace_file
-from kernrl.policy.examples import prompt_text
-from kernrl.policy.load import load_policy
-from kernrl.policy.pairs import task_messages
-from kernrl.rollouts.collect import Collector, candidate_key
-from kernrl.rollouts.engines.engine import Sampling
-from kernrl.rollouts.engines.generate_engine import GenerateEngine
 from kernrl.runs.run_directory import environment, read_lines
 from kernrl.stages import best_of_n, reinforce, reward_weighted, sft
 from kernrl.tasks.grammar.generate import generate_tasks
 from kernrl.tasks.loaders import load_tasks
-from kernrl.tasks.nano.lifter import Lifter, worker_count
-from kernrl.tasks.prompt import GRAPH_STYLES
 from kernrl.tasks.rows import write_tasks
 from kernrl.tasks.task import Task
-from kernrl.training.session import prompt_style, stop_ids
 from kernrl.verifier.verifier import HardenedVerifier
-
-SAMPLES, TEMPERATURE, MAX_TOKENS = 8, 0.8, 1536
-"""Of the replies that are judged."""
-
-BLOCK = 16
-"""Tasks whose candidates are judged side by side."""
 
 Row = dict[str, Any]
 
@@ -191,7 +176,7 @@ def train_and_answer(name: str, args: argparse.Namespace, left_s: float, verifie
         (args.out / name / "train.json").write_text(json.dumps(facts))
     if name in args.keep:
         shutil.copytree(model, args.out / name / "model")
-    write_replies(name, model, verifier, args)
+    write_replies(args.out / name, model, tasks_of(args.suites, args.limit), args.precision, verifier)
     print(name, f"{spent_s(lines):.0f} s", *(last_line(lines)), flush=True)
 
 
@@ -231,11 +216,6 @@ def last_line(lines: Sequence[Row]) -> list[str]:
     return [f"{key} {first:.3g} -> {last:.3g}" for key, first, last in ends if first is not None and last is not None]
 
 
-def asked_tasks(args: argparse.Namespace) -> list[Task]:
-    """The tasks of the suites, or the first of each."""
-    return [task for suite in args.suites for task in load_tasks(suite, limit=args.limit).tasks]
-
-
 def answer(args: argparse.Namespace) -> None:
     """Have the models that `train --keep` left in `--kept` answer the suites, under another precision say."""
     config = VerifierConfig(cache_dir=args.cache_dir, precision=args.precision)
@@ -247,32 +227,7 @@ def answer(args: argparse.Namespace) -> None:
             (args.out / name).mkdir(parents=True, exist_ok=True)
             if (facts := args.kept / name / "train.json").exists():
                 shutil.copy(facts, args.out / name)
-            write_replies(name, model, verifier, args)
-
-
-def write_replies(name: str, model: Path, verifier: HardenedVerifier, args: argparse.Namespace) -> None:
-    rows = "".join(json.dumps(row) + "\n" for row in replies_of(model, verifier, args))
-    replace_file(args.out / name / "replies.jsonl", rows)
-
-
-def replies_of(model: Path, verifier: HardenedVerifier, args: argparse.Namespace) -> Iterator[Row]:
-    """What the model writes for the suites, in a fixed order."""
-    tasks = asked_tasks(args)
-    policy = load_policy(str(model), dtype="bf16")
-    policy.model.to("cuda" if torch.cuda.is_available() else "cpu")  # pyright: ignore
-    style, tokenizer = prompt_style(policy.tokenizer), policy.tokenizer
-    with closing(Lifter(worker_count() if style in GRAPH_STYLES else 0)) as lift:
-        lift(tasks)  # of a nano, side by side: the prompts below would lift them one after the other
-    texts = [prompt_text(task_messages(t, style, args.precision), tokenizer) for t in tasks]
-    prompts: Any = tokenizer(texts, add_special_tokens=False)
-    sampling = Sampling(SAMPLES, MAX_TOKENS, TEMPERATURE, stop_ids=stop_ids(policy), seed=0)
-    engine = GenerateEngine(policy, batch_size=1024, gpu_turn=verifier.untimed)
-    collector = Collector(engine, tokenizer, verifier, lambda verdict: None, sampling, style=style)
-    for r in sorted(engine.generate(prompts["input_ids"], sampling), key=lambda r: (r.prompt, r.sample)):
-        task = tasks[r.prompt]
-        text, reply, _ = collector.read(task, r)
-        found = {"text": text, "style": style_of(reply or text)}  # the candidate that is made of a reply names no style
-        yield {"task": task.id, "member": r.sample, "tokens": len(r.token_ids), "finish": r.finish} | found
+            write_replies(args.out / name, model, tasks_of(args.suites, args.limit), args.precision, verifier)
 
 
 # --- the judgement -----------------------------------------------------------------------------------------------
@@ -284,58 +239,13 @@ def judge(args: argparse.Namespace) -> None:
     Several may share the work, each on a GPU of its own and with its `--share` of the tasks.
     """
     number, shares = args.share
-    tasks = {task.id: task for task in asked_tasks(args)[number - 1 :: shares]}
-    path = args.out / "verdicts.jsonl"
+    tasks = tasks_of(args.suites, args.limit)[number - 1 :: shares]
     config = VerifierConfig(baseline=args.baseline, cache_dir=args.cache_dir, precision=args.precision)
-    # a row is one write, which others' do not cut
-    with HardenedVerifier(config) as verifier, path.open("a", buffering=1 << 24) as file:
+    with HardenedVerifier(config) as verifier:
         if args.standby:
             verifier.evaluator.start()
             sys.stdin.readline()
-        begun = time.perf_counter()
-        asked: list[tuple[str, str]] = []
-
-        def pairs() -> Iterator[Any]:
-            for task, key, text in unjudged(args.out, args.runs, list(tasks)):
-                if time.perf_counter() - begun > args.budget_s:
-                    return
-                asked.append((task, key))
-                yield tasks[task], text
-
-        for index, verdict in verifier.verify_many(pairs()):
-            task, key = asked[index]
-            row = {"task": task, "key": key, "verdict": {**verdict.to_json(), "errors": []}}
-            file.write(json.dumps(row) + "\n")
-            file.flush()
-    print(f"{len(asked)} distinct candidates in {time.perf_counter() - begun:.0f} s", flush=True)
-
-
-def part_of(text: str) -> tuple[int, int]:
-    """(2, 8) of `2/8`. Raises ValueError."""
-    number, parts = map(int, text.split("/"))
-    if not 1 <= number <= parts:
-        raise ValueError(text)
-    return number, parts
-
-
-def unjudged(out: Path, runs: Sequence[str], tasks: Sequence[str]) -> Iterator[tuple[str, str, str]]:
-    """(task, key, reply) of each distinct candidate that has no verdict, `BLOCK` tasks after the other.
-
-    Within a block by turns: no lane of the verifier waits for one that prepares a task, and each task is prepared in one alone.
-    Files are read anew for each block, and all blocks gone through twice: what was answered or judged meanwhile counts.
-    """
-    blocks = [tasks[start : start + BLOCK] for start in range(0, len(tasks), BLOCK)]
-    asked: set[tuple[str, str]] = set()
-    for block in blocks * 2:
-        asked |= {(row["task"], row["key"]) for row in read_lines(out / "verdicts.jsonl")}
-        candidates: dict[str, dict[str, str]] = {task: {} for task in block}
-        for row in chain.from_iterable(read_lines(out / name / "replies.jsonl") for name in runs):
-            if row["task"] in candidates and (row["task"], key := candidate_key(row["text"])) not in asked:
-                candidates[row["task"]].setdefault(key, row["text"])
-        turns = zip_longest(*([(task, *one) for one in sorted(found.items())] for task, found in candidates.items()))
-        for candidate in filter(None, chain.from_iterable(turns)):
-            asked.add(candidate[:2])
-            yield candidate
+        side_by_side.judge(args.out, args.runs, tasks, verifier, args.budget_s)
 
 
 def table(args: argparse.Namespace) -> None:
@@ -347,7 +257,7 @@ def table(args: argparse.Namespace) -> None:
         "temperature": TEMPERATURE,
         "samples": SAMPLES,
     }
-    tasks = asked_tasks(args)
+    tasks = tasks_of(args.suites, args.limit)
     seeds = {f"{kind[:-1]}, all seeds": [f"{kind}{seed}" for seed in SEEDS] for kind in (ALONE, BOTH)}
     write_table(args.out, args.to, RUNS, seeds, asked, tasks)
     write_tasks_page(args.out, args.to, RUNS, tasks)

@@ -108,7 +108,7 @@ def figures_of(out: Path, replies: Replies, names: Sequence[str]) -> Row:
 
 
 def figures_of_samples(replies: Replies, samples: Sequence[Sample]) -> Row:
-    """How good samples are, and how much better than the start's."""
+    """How good samples are, and how much better than the start's, if it was asked."""
     results = summarise(samples, baselines=("eager", "compile"))
     kept = ("correct", "statuses", "tasks", "samples", "unjudged", "interval", "timing")
     speeds = {
@@ -118,7 +118,7 @@ def figures_of_samples(replies: Replies, samples: Sequence[Sample]) -> Row:
     passes = {key: value for key, value in results.items() if key.startswith("pass@")}
     row: Row = {**{key: results.get(key) for key in kept}, **passes, "against": speeds}
     row["mean_tokens"] = fmean(s.tokens for s in samples)
-    start = replies.samples("start")
+    start = replies.samples("start") if "start" in replies.runs else samples
     return row if samples == start else row | {"change": compare(start, samples)}
 
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import prove_training  # pyright: ignore[reportMissingImports]
 import pytest
+import side_by_side  # pyright: ignore[reportMissingImports]
 from support.tiny import verdict_of
 from training_table import ranges, seconds_text, spent_s, training_figures, write_table  # pyright: ignore[reportMissingImports]
 
@@ -15,6 +16,9 @@ from kernrl.rollouts.collect import candidate_key
 from kernrl.runs.run_directory import RunDirectory
 from kernrl.tasks.loaders import load_tasks
 from kernrl.verifier.base.verdict import Status
+
+
+NO_TASKS = {"suites": [], "limit": None}
 
 
 def write_rows(path, rows):
@@ -25,7 +29,7 @@ def write_rows(path, rows):
 @pytest.fixture
 def replies(tmp_path, monkeypatch):
     """Of two runs, to three tasks in blocks of two: one reply of both is the same."""
-    monkeypatch.setattr(prove_training, "BLOCK", 2)
+    monkeypatch.setattr(side_by_side, "BLOCK", 2)
     texts = {"start": [("c", "1"), ("a", "1"), ("a", "1")], "reinforce-0": [("a", "1"), ("a", "2"), ("b", "1"), ("c", "1")]}
     for run, pairs in texts.items():
         write_rows(tmp_path / run / "replies.jsonl", [{"task": task, "text": text} for task, text in pairs])
@@ -34,7 +38,7 @@ def replies(tmp_path, monkeypatch):
 
 def unjudged(out, tasks=("c", "a", "b")):
     runs = ["start", "reinforce-0", "reinforce-1"]
-    return ((task, text) for task, _, text in prove_training.unjudged(out, runs, tasks))
+    return ((task, text) for task, _, text in side_by_side.unjudged(out, runs, tasks))
 
 
 def test_each_block_of_tasks_is_judged_by_turns(replies):
@@ -139,9 +143,9 @@ def test_compile_is_timed_for_the_runs_alone_that_compare_with_it(tmp_path, monk
     monkeypatch.setattr(prove_training, "HardenedVerifier", verifier_of)
     monkeypatch.setattr(prove_training, "make_tasks", lambda args: None)
     monkeypatch.setattr(prove_training, "train_one", train_one)
-    monkeypatch.setattr(prove_training, "replies_of", lambda model, verifier, args: [{"text": "x"}])
+    monkeypatch.setattr(side_by_side, "replies_of", lambda *asked: [{"text": "x"}])
     runs = ["start", "reward-milestones", "best-of-n", "few-tasks-best-known", "reinforce-0", "reinforce-long"]
-    given = {"precision": "tf32", "cache_dir": None, "commit": None, "keep": [], "model": tmp_path / "nano"}
+    given = {"precision": "tf32", "cache_dir": None, "commit": None, "keep": [], "model": tmp_path / "nano", **NO_TASKS}
     args = argparse.Namespace(out=tmp_path / "proof", runs=runs, seconds=60.0, long_seconds=300.0, budget_s=math.inf, **given)
     prove_training.train(args)
     assert opened == [("eager",), ("eager", "compile")]
@@ -164,7 +168,7 @@ def test_models_that_were_kept_answer_again(tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr(prove_training, "HardenedVerifier", lambda config: contextlib.nullcontext(config.precision))
     monkeypatch.setattr(
-        prove_training, "replies_of", lambda model, precision, args: asked.append((model, precision)) or [{"text": "x"}]
+        side_by_side, "replies_of", lambda model, tasks, precision, verifier: asked.append((model, precision)) or [{"text": "x"}]
     )
     kept, nano, out = tmp_path / "proof", tmp_path / "nano", tmp_path / "bf16"
     for folder in (nano, kept / "reinforce-0" / "model", kept / "reinforce-1" / "model", out / "reinforce-1"):
@@ -172,7 +176,7 @@ def test_models_that_were_kept_answer_again(tmp_path, monkeypatch):
     (kept / "reinforce-0" / "train.json").write_text("{}")
     (out / "reinforce-1" / "replies.jsonl").write_text("")
     runs = ["start", "reinforce-0", "reinforce-1", "reinforce-2"]
-    args = argparse.Namespace(kept=kept, out=out, runs=runs, model=nano, precision="bf16", cache_dir=None)
+    args = argparse.Namespace(kept=kept, out=out, runs=runs, model=nano, precision="bf16", cache_dir=None, **NO_TASKS)
     prove_training.answer(args)
     assert asked == [(nano, "bf16"), (kept / "reinforce-0" / "model", "bf16")]
     assert (out / "reinforce-0" / "train.json").exists()
