@@ -6,6 +6,7 @@ kept for the candidates of a group, which all get the same draws.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import math
 from collections import OrderedDict
@@ -125,17 +126,24 @@ class Judge:
         return records
 
     def _without_luck(self, task: Task, precision: str, beyond: list[_Pending]) -> list[_Pending]:
-        """Those that are still beyond after many more runs. The furthest come first: one is enough to refuse a candidate, so
-        after it the others stay as they are."""
+        """Those that are still beyond after many more runs, or where no rounding moves an element far. The furthest come first:
+        one is enough to refuse a candidate, so after it the others stay as they are."""
         left = sorted(beyond, key=lambda one: one.record["excess"], reverse=True)
-        while left and left[0].kept.may_be_luck(left[0].record["excess"]):
-            one = left[0]
-            reference = self._reference(task, precision, one.record["input_set"])
-            one.levels, one.tolerances = one.kept.with_more_runs(one.row, reference, self.clock)
-            if self._beyond([one]):
-                break
+        while left and self._may_be_right(task, precision, left[0]):
             del left[0]
         return left
+
+    def _may_be_right(self, task: Task, precision: str, one: _Pending) -> bool:
+        """Whether outputs that are beyond all runs' tolerances are within those of runs that are made for them alone."""
+        kept, reference = one.kept, functools.partial(self._reference, task, precision, one.record["input_set"])
+        if kept.may_be_luck(one.record["excess"]):
+            one.levels, one.tolerances = kept.with_more_runs(one.row, reference(), self.clock)
+            if not self._beyond([one]):
+                return True
+        if kept.may_be_steep(one.row, one.shown):
+            one.levels, one.tolerances = kept.with_steep_places(one.row, reference(), self.clock)
+            return not self._beyond([one])
+        return False
 
     def _beyond(self, pending: list[_Pending]) -> list[_Pending]:
         """Note errors over tolerances in the records; returns those that are beyond."""

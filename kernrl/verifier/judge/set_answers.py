@@ -15,12 +15,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
+from torch import Tensor
 
 from kernrl.verifier.base.clock import Clock
 from kernrl.verifier.judge.compare import ErrorLevel, Inputs, Tolerance, plain_level, tolerances_for
 from kernrl.verifier.judge.draws import Draw
 from kernrl.verifier.judge.regimes import NOMINAL, TIMED
 from kernrl.verifier.judge.truth.reference_answers import MOST_LUCK, MOST_UNLUCKY, RERUN_BYTES, Answer, ReferenceAnswers
+
+MOST_STEEP = 1 / 16
+"""Share of an output's elements that may lie where the result is steep. Where more are wrong, it is not looked for."""
 
 
 def _kind(draw: Draw) -> Inputs:
@@ -39,6 +43,8 @@ class SetAnswers:
     _alone: dict[int, list[ErrorLevel]] = field(default_factory=dict)
     """By draw, where its tolerances alone were raised: error levels of runs with other roundings (16-bit policies), or of many
     more modelled runs."""
+    _steep: dict[int, list[ErrorLevel]] = field(default_factory=dict)
+    """By draw, where some elements may be anywhere: error levels that leave these out."""
 
     @property
     def nbytes(self) -> int:
@@ -77,7 +83,21 @@ class SetAnswers:
 
     def may_be_luck(self, excess: float) -> bool:
         """Whether many more modelled runs could allow an error that is beyond all runs' tolerances, by so much."""
-        return not self._half and excess <= MOST_UNLUCKY and 8 * sum(y.numel() for y in self.answers[0].truth) <= RERUN_BYTES
+        return excess <= MOST_UNLUCKY and self._runs_again()
+
+    def may_be_steep(self, row: int, shown: Sequence[Tensor]) -> bool:
+        """Whether outputs are wrong in so few elements that each may lie where a rounding moves it far."""
+        return (
+            self._runs_again()
+            and _kind(self.draws[row]) is not Inputs.NONFINITE
+            and all(
+                _few_beyond(y, truth, bound.max)
+                for y, truth, bound in zip(shown, self.answers[row].truth, self.tolerances[row], strict=False)
+            )
+        )
+
+    def _runs_again(self) -> bool:
+        return not self._half and 8 * sum(y.numel() for y in self.answers[0].truth) <= RERUN_BYTES
 
     def with_more_runs(self, row: int, reference: ReferenceAnswers, clock: Clock) -> tuple[list[ErrorLevel], list[Tolerance]]:
         """A draw's error levels and tolerances after many more modelled runs of it, which raise no other draw's."""
@@ -89,6 +109,18 @@ class SetAnswers:
             self._alone[row] = reference.with_more_runs(replace(self.answers[row], levels=levels[row]), _kind(self.draws[row]))
         levels[row] = self._alone[row]
         return self._alone[row], self._tolerances(levels, row)
+
+    def with_steep_places(
+        self, row: int, reference: ReferenceAnswers, clock: Clock
+    ) -> tuple[list[ErrorLevel], list[Tolerance]]:
+        """A draw's error levels, with the elements that more rounding moves far, and its tolerances."""
+        levels, tolerances = self.with_more_runs(row, reference, clock)
+        if row not in self._steep:
+            with clock.at("draw"):
+                reference.inputs.draw(self.draws[row])
+            answer = replace(self.answers[row], levels=levels)
+            self._steep[row] = reference.with_steep_places(answer, [t.max for t in tolerances], _kind(self.draws[row]))
+        return self._steep[row], tolerances
 
     @property
     def _half(self) -> bool:
@@ -104,6 +136,12 @@ class SetAnswers:
     @property
     def _nominal(self) -> int:
         return next((i for i, draw in enumerate(self.draws) if draw.regime == NOMINAL), 0)
+
+
+def _few_beyond(y: Tensor, truth: Tensor, bound: float) -> bool:
+    """Whether at most `MOST_STEEP` of an output's elements, or one, is further off than a bound, or not a number."""
+    beyond = int((~((y.double() - truth.double()).abs() <= bound)).sum())
+    return beyond <= max(1.0, MOST_STEEP * truth.numel())
 
 
 def _answers(draws: Sequence[Draw], reference: ReferenceAnswers, clock: Clock) -> list[Answer]:

@@ -32,6 +32,10 @@ _TF32_CUT = {torch.float32: (torch.int32, -(1 << 13)), torch.float64: (torch.int
 """Of a dtype's 23 or 52 stored bits of a number, TF32 keeps 10: an integer of that size, and the mask."""
 
 
+TF32_ROUNDING = 2.0**-10 / math.sqrt(3.0)
+"""RMS of the relative error of an operand that is cut to TF32, or rounded away from zero."""
+
+
 def cut_to_tf32(x: Tensor) -> Tensor:
     """Truncated to TF32's 11 significant bits, as tensor cores do with an operand that has not been rounded."""
     bits, cut = _TF32_CUT[x.dtype]
@@ -107,12 +111,13 @@ class Exact(TorchDispatchMode):
 
     def __init__(
         self, *, tf32: bool = False, dithered: bool = False, roundoff: float = 0.0, jumps: Jumps | None = None,
-        extremes: bool = False, narrow: frozenset[torch.dtype] = frozenset(),
+        extremes: bool = False, narrow: frozenset[torch.dtype] = frozenset(), amplified: float = 1.0,
     ):  # fmt: skip
-        """`dithered`: operands are rounded to TF32 up or down by lot, as another library may round them. `extremes`:
-        NaN stands where very large numbers have no answer, see `_contracted` and `_summed`."""
+        """`dithered`: operands are rounded to TF32 up or down by lot, as another library may round them; `amplified`: and are
+        off by so many such roundings. `extremes`: NaN stands where very large numbers have no answer, see `_contracted` and
+        `_summed`."""
         super().__init__()
-        self._dithered, self._extremes = dithered, extremes
+        self._dithered, self._extremes, self._amplified = dithered, extremes, amplified
         self._tf32, self._roundoff, self._jumps, self._narrow = tf32, roundoff, jumps, narrow
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -170,6 +175,8 @@ class Exact(TorchDispatchMode):
         if self._tf32:
             for i in kind.operands:
                 x = as_pairs(args[i])
+                if self._amplified > 1.0:
+                    x = perturbed(x, self._amplified * TF32_ROUNDING)
                 cut = cut_to_tf32(_dithered(x) if self._dithered else x)
                 args[i] = torch.view_as_complex(cut) if args[i].is_complex() else cut
         if kind.name != "convolution" or args[0].dtype != torch.float64 or args[0].dim() != args[1].dim():

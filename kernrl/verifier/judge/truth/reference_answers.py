@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from kernrl.verifier.base.clock import Clock
 from kernrl.verifier.base.float64_mode import narrow_dtypes
 from kernrl.verifier.base.precision import COMPUTE_DTYPE, UNIT_ROUNDOFF, policy_flags, widened
-from kernrl.verifier.judge.compare import ErrorLevel, Inputs, error_figures, error_level, level_figures
+from kernrl.verifier.judge.compare import MAX_FACTOR, RMS_FACTOR, ErrorLevel, Inputs, error_figures, error_level, level_figures
 from kernrl.verifier.judge.inputs import TaskInputs
 from kernrl.verifier.judge.truth.discontinuities import Jumps, distinct_along, slack
 from kernrl.verifier.judge.truth.exact import Exact, perturbed, rounds
@@ -32,6 +32,11 @@ UNLUCKY_RUNS, MOST_UNLUCKY = 32, 4.0
 the runs before theirs counts as at most. Where one number holds all of an error (the rounding of a column, which every row
 shares), an equally large honest one is more than twice the largest of 3 others in 7 of 100 draws, of 8 in 1 of 120, and of
 3 + 32 in 1 of 10⁴."""
+
+STEEP_RUNS, PLAIN_RUNS, AMPLIFIED, STEEP = 16, 8, 8.0, 4.0
+"""Runs with so many times as much rounding as in the plain ones beside them. An error moves with the rounding; an element that
+moves by so many times more than that lies where the result is steep. Of elements that one rounding in ten takes to the other
+side of a cliff, a run with more rounding misses about half, and all of them one in 60,000."""
 
 RERUN_BYTES = 16 << 20
 """Larger outputs (all of them, in float64) are modelled once, which bounds memory and time."""
@@ -156,6 +161,34 @@ class ReferenceAnswers:
             del run  # before the next one is made
         return _raised(answer.levels, found, MOST_UNLUCKY)
 
+    def with_steep_places(self, answer: Answer, bounds: Sequence[float], kind: Inputs) -> list[ErrorLevel]:
+        """The error levels of `answer`, of the numbers that the inputs hold now, where a rounding may move few elements far.
+
+        The sigmoid of a large product is 0 or 1, and a rounding decides which where the product is near 0. Such elements are so
+        few that no modelled run may have met one; an honest program may, whose error there is a thousand times the tolerance.
+        Runs with more rounding find them. What these move beyond `bounds`, the largest errors accepted, may be twice as far off
+        as they have it, if it moves by far more than the rounding grew, or if plain runs move it beyond the error that those
+        bounds were made of. All other elements are held to what they were.
+        """
+        plain, moved = self._furthest(answer, kind, PLAIN_RUNS, 1.0), self._furthest(answer, kind, STEEP_RUNS, AMPLIFIED)
+        steep = []
+        for level, near, far, bound in zip(answer.levels, plain, moved, bounds, strict=True):
+            is_steep = (far > bound) & ((far > STEEP * AMPLIFIED * near) | (near > bound / MAX_FACTOR))
+            free = torch.where(is_steep, RMS_FACTOR * far, 0.0)
+            steep.append(replace(level, slack=free if level.slack is None else torch.maximum(level.slack, free)))
+        return steep
+
+    def _furthest(self, answer: Answer, kind: Inputs, runs: int, amplified: float) -> list[Tensor]:
+        """By output, how far each element was from the truth in the run that had it furthest; 0 where it is no number."""
+        furthest = [torch.zeros_like(y, dtype=torch.float64) for y in answer.truth]
+        for _ in range(runs):
+            run = self.rounded_run(None, kind, dithered=True, amplified=amplified)
+            for far, y, truth in zip(furthest, run, answer.truth, strict=True):
+                if truth.is_floating_point():
+                    torch.maximum(far, (widened(y) - truth).abs().nan_to_num(0.0, 0.0, 0.0), out=far)
+            del run  # before the next one is made
+        return furthest
+
     def _eager_roundings(self, dtype: torch.dtype) -> list[Rounded]:
         """What eager rounds to `dtype`; a run of it that leaves running statistics as they are."""
         buffers = [(buffer, buffer.clone()) for buffer in self.inputs.module.buffers()]
@@ -214,13 +247,14 @@ class ReferenceAnswers:
                 self._wide = ReferenceCopy(self.inputs, torch.float64)
             return self._wide.run(None, mode)
 
-    def rounded_run(self, jumps: Jumps | None, kind: Inputs, *, dithered: bool = False) -> list[Tensor]:
-        """Outputs of a run with more rounding than eager's; `dithered`: with other roundings each time. On inputs that are not
-        the task's own, very large numbers may have no answer."""
-        u, tf32 = UNIT_ROUNDOFF["fp32"], self.inputs.precision == "tf32"
+    def rounded_run(self, jumps: Jumps | None, kind: Inputs, *, dithered: bool = False, amplified: float = 1.0) -> list[Tensor]:
+        """Outputs of a run with more rounding than eager's; `dithered`: with other roundings each time; `amplified`: so many
+        times as much. On inputs that are not the task's own, very large numbers may have no answer."""
+        u, tf32 = amplified * UNIT_ROUNDOFF["fp32"], self.inputs.precision == "tf32"
         # operands that are cut already are the same numbers to tensor cores, which are eight times as fast
         with self._clock.at("rounded"), policy_flags("tf32" if tf32 else "fp32"):
-            mode = Exact(tf32=tf32, dithered=dithered, roundoff=u, jumps=jumps, extremes=kind is not Inputs.OWN)
+            extremes = kind is not Inputs.OWN
+            mode = Exact(tf32=tf32, dithered=dithered, roundoff=u, jumps=jumps, extremes=extremes, amplified=amplified)
             return self._rounded.run(lambda x: perturbed(x, PERTURBATION_ROUNDOFFS * u), mode)
 
 
