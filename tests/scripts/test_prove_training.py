@@ -17,7 +17,6 @@ from kernrl.runs.run_directory import RunDirectory
 from kernrl.tasks.loaders import load_tasks
 from kernrl.verifier.base.verdict import Status
 
-
 NO_TASKS = {"suites": [], "limit": None}
 
 
@@ -168,7 +167,9 @@ def test_models_that_were_kept_answer_again(tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr(prove_training, "HardenedVerifier", lambda config: contextlib.nullcontext(config.precision))
     monkeypatch.setattr(
-        side_by_side, "replies_of", lambda model, tasks, precision, verifier: asked.append((model, precision)) or [{"text": "x"}]
+        side_by_side,
+        "replies_of",
+        lambda model, tasks, precision, verifier: asked.append((model, precision)) or [{"text": "x"}],
     )
     kept, nano, out = tmp_path / "proof", tmp_path / "nano", tmp_path / "bf16"
     for folder in (nano, kept / "reinforce-0" / "model", kept / "reinforce-1" / "model", out / "reinforce-1"):
