@@ -170,6 +170,7 @@ def _rehearsed(task: Task, input_set: InputSet, precision: str, device: str, sli
         kept = live.now - output - wide
         if COMPUTE_DTYPE[precision].itemsize == 2:
             reference.with_other_roundings(answer)
+            reference.with_float32_errors(answer)
         answering = live.peak - output
         live.restart()
         before = live.now

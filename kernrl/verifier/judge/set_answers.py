@@ -23,6 +23,9 @@ from kernrl.verifier.judge.draws import Draw
 from kernrl.verifier.judge.regimes import NOMINAL, TIMED
 from kernrl.verifier.judge.truth.reference_answers import MOST_LUCK, MOST_UNLUCKY, RERUN_BYTES, Answer, ReferenceAnswers
 
+VANISHED = 2.0**-16
+"""Beside the outputs of the task's own inputs, ones so small are what a difference of nearly equal numbers leaves."""
+
 MOST_STEEP = 1 / 16
 """Share of an output's elements that may lie where the result is steep. Where more are wrong, it is not looked for."""
 
@@ -55,6 +58,11 @@ class SetAnswers:
         """Answer more draws; the first time, the whole schedule. Waits for a GPU once, if the answers are ordinary numbers."""
         self.answers += _answers(draws, reference, clock)
         self.draws += draws
+        for draw, answer in list(zip(self.draws, self.answers, strict=True))[-len(draws) :]:
+            if self._half and self._vanishes(answer):
+                with clock.at("draw"):
+                    reference.inputs.draw(draw)
+                answer.levels = reference.with_float32_errors(answer)
         levels = [answer.levels for answer in self.answers]
         if not self.tolerances:
             self.tolerances = tolerances_for(levels, self._nominal)
@@ -125,6 +133,11 @@ class SetAnswers:
     @property
     def _half(self) -> bool:
         return any(level.precision in ("bf16", "fp16") for answer in self.answers for level in answer.levels)
+
+    def _vanishes(self, answer: Answer) -> bool:
+        """Whether an output is next to nothing beside the same on the task's own inputs."""
+        pairs = zip(answer.levels, self.answers[self._nominal].levels, strict=True)
+        return any(level.scale < VANISHED * own.scale for level, own in pairs if level.weights is not None)
 
     def _tolerances(self, levels: list[list[ErrorLevel]], row: int) -> list[Tolerance]:
         return tolerances_for(levels[: self._count(row)], self._nominal)[row]

@@ -374,3 +374,48 @@ def test_roundings_on_another_grid_leave_what_sixteen_bits_hold() -> None:
         moved = x * 1.0
     assert torch.equal(moved[:-1], x[:-1])
     assert moved[-1] != x[-1]
+
+
+def centred(inputs: TaskInputs) -> torch.Tensor:
+    """A kernel that computes in float32, adds a row up in turn, and rounds once."""
+    (x,) = inputs.inputs
+    wide = torch.exp(x.float())
+    total = wide[:, 0]
+    for column in range(1, wide.shape[1]):
+        total = total + wide[:, column]
+    return (wide - (total / wide.shape[1])[:, None]).to(x.dtype)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_what_float32_leaves_of_a_difference_is_right_where_nothing_should_be_left(precision: str) -> None:
+    """Of rows whose elements are all equal, x − mean(x) is 0, in eager too."""
+    task = made("torch.exp(x) - torch.exp(x).mean(-1, keepdim=True)")
+    reference = ReferenceAnswers(TaskInputs(task, InputSet(FULL), precision, "cpu"))
+    for seed in range(4):
+        kept = SetAnswers()
+        kept.add([Draw(FULL, "nominal", seed), Draw(FULL, "level", seed + 100)], reference, Clock())
+        reference.inputs.draw(kept.draws[1])
+        y = centred(reference.inputs)
+        (truth,), (found,), (bound,) = kept.answers[1].truth, kept.answers[1].levels, kept.tolerances[1]
+        assert y.abs().max() > 0
+        assert float(truth.abs().max()) < 1e-12
+        assert excess(error_figures(y, truth, found).tolist(), bound) <= 1
+        # a mistake of a sixteen-bit rounding is none of float32
+        wrong = y + torch.finfo(y.dtype).eps
+        assert excess(error_figures(wrong, truth, found).tolist(), bound) > 1
+
+
+def test_where_eager_overflows_and_the_truth_does_not_answers_near_it_are_right() -> None:
+    """fp16: every product overflows, and their mean does not; a kernel that keeps the sum in float32 has it."""
+    task = made("((x.abs() + 30) @ (self.weight.abs() + 100)).mean(-1, keepdim=True) - 50000.0")
+    inputs = TaskInputs(task, InputSet(FULL), "fp16", "cpu")
+    reference = ReferenceAnswers(inputs)
+    kept = SetAnswers()
+    kept.add([Draw(FULL, "offset", 1)], reference, Clock())
+    (truth,), (level,), (bound,) = kept.answers[0].truth, kept.answers[0].levels, kept.tolerances[0]
+    assert truth.max() < 65000
+    reference.inputs.draw(kept.draws[0])
+    assert torch.isinf(inputs.call()[0]).all()
+    y = truth.half()
+    assert excess(error_figures(y, truth, level).tolist(), bound) <= 1
+    assert excess(error_figures((y.float() * 1.05).half(), truth, level).tolist(), bound) > 1

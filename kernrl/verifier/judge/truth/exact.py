@@ -107,23 +107,25 @@ def rounds(func: Any) -> bool:
 class Exact(TorchDispatchMode):
     """Runs float64 convolutions as matrix products. `tf32` truncates the operands of products as tensor cores do; `roundoff`
     perturbs every result at random, as rounding in that precision would; `jumps` sees to ops whose result jumps; `narrow` are
-    the dtypes in place of which everything is float64 (`base/float64_mode.py`)."""
+    the dtypes in place of which everything is `wide` (`base/float64_mode.py`)."""
 
     def __init__(
         self, *, tf32: bool = False, dithered: bool = False, roundoff: float = 0.0, jumps: Jumps | None = None,
-        extremes: bool = False, narrow: frozenset[torch.dtype] = frozenset(), amplified: float = 1.0,
+        extremes: bool = False, narrow: frozenset[torch.dtype] = frozenset(), wide: torch.dtype = torch.float64,
+        amplified: float = 1.0,
     ):  # fmt: skip
         """`dithered`: operands are rounded to TF32 up or down by lot, as another library may round them; `amplified`: and are
         off by so many such roundings. `extremes`: NaN stands where very large numbers have no answer, see `_contracted` and
         `_summed`."""
         super().__init__()
         self._dithered, self._extremes, self._amplified = dithered, extremes, amplified
-        self._tf32, self._roundoff, self._jumps, self._narrow = tf32, roundoff, jumps, narrow
+        self._tf32, self._roundoff, self._jumps = tf32, roundoff, jumps
+        self._narrow, self._wide = narrow, wide
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if self._narrow:
-            args, kwargs = widened_call(func, args, kwargs, self._narrow)
+            args, kwargs = widened_call(func, args, kwargs, self._narrow, self._wide)
         return self._rounding(func, args, kwargs) if self._roundoff else self._run(func, args, kwargs)
 
     def _rounding(self, func: Any, args: Any, kwargs: Any) -> Any:

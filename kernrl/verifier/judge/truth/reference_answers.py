@@ -45,6 +45,8 @@ OTHER_ROUNDINGS, MOST_LUCK = 16, 16.0
 """Runs of a 16-bit policy with other roundings than eager's, and how many times eager's error theirs counts as at most: beyond
 that a result that explodes in one of them would accept anything."""
 
+FLOAT32_RUNS = 4
+"""Runs in float32 under a 16-bit policy, where little but their error is left."""
 
 SAME_IN_FLOAT64 = 1e-9
 """Two runs in float64 that differ by this share of a number differ in what they compute, not in how it is rounded."""
@@ -147,6 +149,26 @@ class ReferenceAnswers:
             found = _larger(found, run, answer)
             del run  # before the next one is made
         return _raised(answer.levels, found, MOST_LUCK)
+
+    def with_float32_errors(self, answer: Answer) -> list[ErrorLevel]:
+        """The error levels of `answer`, of the numbers that the inputs hold now, where a 16-bit policy's outputs have vanished.
+
+        Of rows whose elements are all equal, x − mean(x) is 0, and so it may be in eager; a kernel that computes in float32 and
+        rounds once is off by a rounding of float32, and that is nothing beside x and infinitely much beside 0. So eager's error
+        counts as at least that of float32 runs.
+        """
+        found = [[level.rms, level.max, level.relative_rms] for level in answer.levels]
+        rounded = ReferenceCopy(self.inputs, torch.float32)  # seldom needed, and not kept
+        named = frozenset((COMPUTE_DTYPE[self.inputs.precision],))
+        for _ in range(FLOAT32_RUNS):
+            with self._clock.at("rounded"), policy_flags("fp32"):
+                mode = Exact(roundoff=UNIT_ROUNDOFF["fp32"], extremes=True, narrow=named, wide=torch.float32)
+                run = rounded.run_in_slices(self.slices, mode, lambda: True) if self.slices else None
+                run = run or rounded.run(None, mode, wide=False)
+            found = _larger(found, run, answer)
+            del run  # before the next one is made
+        pairs = zip(answer.levels, found, strict=True)
+        return [replace(level, rms=rms, max=far, relative_rms=relative) for level, (rms, far, relative) in pairs]
 
     def with_more_runs(self, answer: Answer, kind: Inputs) -> list[ErrorLevel]:
         """The error levels of `answer`, of the numbers that the inputs hold now, where all modelled runs may have been lucky.
