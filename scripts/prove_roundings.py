@@ -32,7 +32,7 @@ from kernrl.verifier.judge.draws import Draw, schedule
 from kernrl.verifier.judge.inputs import TaskInputs
 from kernrl.verifier.judge.judge_server import Judge
 from kernrl.verifier.judge.truth.exact import rounds
-from kernrl.verifier.judge.truth.other_roundings import OtherRoundings
+from kernrl.verifier.judge.truth.other_roundings import EagerRoundings, OtherRoundings, Rounded
 from kernrl.verifier.judge.truth.reference_answers import ReferenceAnswers
 from kernrl.verifier.judge.truth.reference_copy import ReferenceCopy
 
@@ -45,10 +45,10 @@ Row = dict[str, Any]
 
 
 class SomeRoundings(OtherRoundings):
-    """Runs a float32 reference and rounds a share of the results to the policy's dtype."""
+    """Runs a float32 reference and rounds to the policy's dtype a share of what eager rounds."""
 
-    def __init__(self, dtype: torch.dtype, share: float):
-        super().__init__(dtype, rounds, [])
+    def __init__(self, dtype: torch.dtype, eager: Sequence[Rounded], share: float):
+        super().__init__(dtype, rounds, eager)
         self._share = share
 
     def _round(self, y: Tensor) -> None:
@@ -59,17 +59,18 @@ class SomeRoundings(OtherRoundings):
 def outputs_of(program: str, reference: ReferenceAnswers, draws: Sequence[Draw], seed: int) -> list[list[Tensor]]:
     """What a program gives for each draw."""
     inputs, found = reference.inputs, []
-    wide = ReferenceCopy(inputs, torch.float32)
+    wide, dtype = ReferenceCopy(inputs, torch.float32), COMPUTE_DTYPE[inputs.precision]
     for draw in draws:
         inputs.draw(draw)
-        dtypes = [y.dtype for y in inputs.call()]
+        with policy_flags(inputs.precision), EagerRoundings(dtype, rounds) as eager:
+            dtypes = [y.dtype for y in inputs.call()]
         inputs.draw(draw)  # a call may change running statistics
         torch.manual_seed(seed)
         random.seed(seed)
         if program in PROGRAMS["tf32"]:
             run = reference.rounded_run(None, Inputs.OWN, dithered=program == "by lot")
         else:
-            mode = SomeRoundings(COMPUTE_DTYPE[inputs.precision], PARTLY if program == "partly" else 0.0)
+            mode = SomeRoundings(dtype, eager.noted, PARTLY if program == "partly" else 0.0)
             with policy_flags("fp32"):
                 run = wide.run(None, mode, wide=False)
         # the running statistics come last, and a program may leave them alone
