@@ -4,10 +4,9 @@
     python scripts/prove_curve.py --run run --start checkpoints/nano --minutes 2.5 5 10 20 40 60 --out curve
     python scripts/prove_curve.py --run run --start checkpoints/nano --minutes 2.5 5 --out curve --parts answer
 
-Of each minute the checkpoint is taken that was saved last until then, if the run has come so far: it may be training still. It
-answers the tasks of `--suites`, as the starting model
-does, and all that they write is judged together. Parts that are done are not done again: `judge` may be shared by several
-processes (`--share 1/2`), and `table` prints the table and writes `curve.json`.
+For each minute, the last checkpoint that was saved by then is used, once the run has got that far. The run may still be
+training. Checkpoints and the start answer `--suites`, and all replies are judged together. Parts that are done are not done
+again: `judge` may be shared by several processes (`--share 1/2`), and `table` prints the table and writes `curve.json`.
 """
 
 from __future__ import annotations

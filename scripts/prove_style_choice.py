@@ -5,7 +5,7 @@
     python scripts/prove_style_choice.py --out choice --parts table                  # what is there
 
 A step has 65,536 tokens. Time would be no equal budget: on an H200 a step takes 0.06 to 0.2 s, and compiling before the first
-one 10 to 33 s, by what another run has left in Inductor's cache.
+one 10 to 33 s, depending on what is in Inductor's cache.
 
 Every run trains a nano by `kernrl sft`. Pairs keep the cores busy for longer than steps do the GPU, so two runs may share
 one. What all models then write for `--suites` is judged together, beside what `--model` writes. What is done already is
@@ -83,7 +83,7 @@ def train_all(args: argparse.Namespace) -> None:
 
 def models(args: argparse.Namespace) -> dict[str, Path]:
     """Name → model of the start and of each run that has ended."""
-    names = [f"{choice}-{seed}" for choice in get_args(StyleChoice) for seed in SEEDS]
+    names = [f"{choice}-{seed}" for choice in get_args(StyleChoice) for seed in args.seeds]
     trained = {name: args.out / name / "sft" / "model" for name in names}
     every = ({START: args.model} if args.model else {}) | trained
     return {name: model for name, model in every.items() if model.exists()}

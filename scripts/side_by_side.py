@@ -1,6 +1,7 @@
-"""What several models write for the same tasks, judged together: candidates of a task are timed side by side, equal ones once.
+"""What several models write for the same tasks, judged together: candidates of a task are timed side by side.
 
-`OUT/NAME/replies.jsonl` has the replies of the model NAME, and `OUT/verdicts.jsonl` a verdict on each distinct candidate.
+`OUT/NAME/replies.jsonl` has the replies of the model NAME, and `OUT/verdicts.jsonl` a verdict on each different candidate:
+equal ones are judged once.
 """
 
 from __future__ import annotations

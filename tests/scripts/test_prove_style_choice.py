@@ -38,7 +38,9 @@ def proof(tmp_path):
                 rows.append({"task": task.id, "member": member, "tokens": 9, "finish": "stop", "text": text})
         (tmp_path / name / "replies.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "verdicts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in verdicts))
-    args = argparse.Namespace(out=tmp_path, model=tmp_path / "start" / "sft" / "model", suites=["heldout"], steps=1)
+    args = argparse.Namespace(
+        out=tmp_path, model=tmp_path / "start" / "sft" / "model", suites=["heldout"], steps=1, seeds=prove.SEEDS
+    )
     args.precision = "tf32"
     return args, tasks
 

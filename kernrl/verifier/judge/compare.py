@@ -364,11 +364,23 @@ def differ(a: Tensor, b: Tensor, precision: str, *, finite: bool = False) -> Ten
     return (gap > MAX_ROUNDOFFS * UNIT_ROUNDOFF[precision] * scale).any()
 
 
+def count_beyond(output: Tensor, truth: Tensor, level: ErrorLevel, bound: float) -> int:
+    """How many elements are further off than a bound, or wrongly (not) finite."""
+    counts = []
+    for part, right, at in _with_levels(output, truth, level):
+        error, wrong = _beyond(part.double() - right.double(), at.slack).abs(), ~torch.isfinite(part)
+        if level.nonfinite is not None or level.misplaced:
+            wrong, left_out = _placed(widened(part), right, at)
+            error = torch.where(left_out, 0.0, error)
+        counts.append((wrong | (error > bound)).sum())
+    return int(torch.stack(counts).sum()) if counts else 0
+
+
 def first_wrong(output: Tensor, truth: Tensor, level: ErrorLevel) -> tuple[list[int], float, float]:
     """The element with the largest error, or the first that is wrongly (not) finite: (index, value got, value expected)."""
     place, largest, passed = 0, -1.0, 0
     for part, right, at in _with_levels(output, truth, level):
-        error = (part.double() - right.double()).abs()
+        error = _beyond(part.double() - right.double(), at.slack).abs()
         if output.is_floating_point() and (level.nonfinite is not None or level.misplaced):
             wrong, left_out = _placed(widened(part), right, at)
             error = torch.where(wrong, math.inf, torch.where(left_out, 0.0, error))

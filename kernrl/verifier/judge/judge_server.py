@@ -140,7 +140,7 @@ class Judge:
             one.levels, one.tolerances = kept.with_more_runs(one.row, reference(), self.clock)
             if not self._beyond([one]):
                 return True
-        if kept.may_be_steep(one.row, one.shown):
+        if kept.may_be_steep(one.row, one.shown, one.levels, one.tolerances):
             one.levels, one.tolerances = kept.with_steep_places(one.row, reference(), self.clock)
             return not self._beyond([one])
         return False

@@ -3,10 +3,11 @@
 The errors of other admissible programs (modelled runs) are found out only for outputs that are further off than
 eager's error allows: they can only allow more, and most outputs are far inside. Every output is held against eager's error
 first, and then against all, so that no verdict depends on which outputs were judged before. What is still beyond, by little, is
-held against many more runs of its draw: all runs before may have been lucky.
+held against many more runs of its draw: all runs before may have been lucky. What is beyond in few elements is held against
+runs that show where a rounding moves an element far.
 
 Under 16-bit policies, such runs are made of a regime's draw alone, and raise no other draw's tolerance: the task's own inputs
-are always held against eager's error.
+are always held against eager's error. Where an output has vanished, float32 runs count from the start.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor
 
 from kernrl.verifier.base.clock import Clock
-from kernrl.verifier.judge.compare import ErrorLevel, Inputs, Tolerance, plain_level, tolerances_for
+from kernrl.verifier.judge.compare import ErrorLevel, Inputs, Tolerance, count_beyond, plain_level, tolerances_for
 from kernrl.verifier.judge.draws import Draw
 from kernrl.verifier.judge.regimes import NOMINAL, TIMED
 from kernrl.verifier.judge.truth.reference_answers import MOST_LUCK, MOST_UNLUCKY, RERUN_BYTES, Answer, ReferenceAnswers
@@ -47,12 +48,13 @@ class SetAnswers:
     """By draw, where its tolerances alone were raised: error levels of runs with other roundings (16-bit policies), or of many
     more modelled runs."""
     _steep: dict[int, list[ErrorLevel]] = field(default_factory=dict)
-    """By draw, where some elements may be anywhere: error levels that leave these out."""
+    """By draw: error levels with the slack of elements that a rounding moves far."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the answers."""
-        return sum(a.nbytes for a in self.answers)
+        """Bytes of the answers, and of the slack of steep places."""
+        slacks = [level.slack for levels in self._steep.values() for level in levels]
+        return sum(a.nbytes for a in self.answers) + sum(x.nbytes for x in slacks if x is not None)
 
     def add(self, draws: Sequence[Draw], reference: ReferenceAnswers, clock: Clock) -> None:
         """Answer more draws; the first time, the whole schedule. Waits for a GPU once, if the answers are ordinary numbers."""
@@ -93,16 +95,15 @@ class SetAnswers:
         """Whether many more modelled runs could allow an error that is beyond all runs' tolerances, by so much."""
         return excess <= MOST_UNLUCKY and self._runs_again()
 
-    def may_be_steep(self, row: int, shown: Sequence[Tensor]) -> bool:
+    def may_be_steep(
+        self, row: int, shown: Sequence[Tensor], levels: Sequence[ErrorLevel], tolerances: Sequence[Tolerance]
+    ) -> bool:
         """Whether outputs are wrong in so few elements that each may lie where a rounding moves it far."""
-        return (
-            self._runs_again()
-            and _kind(self.draws[row]) is not Inputs.NONFINITE
-            and all(
-                _few_beyond(y, truth, bound.max)
-                for y, truth, bound in zip(shown, self.answers[row].truth, self.tolerances[row], strict=False)
-            )
-        )
+        if not self._runs_again() or _kind(self.draws[row]) is Inputs.NONFINITE:
+            return False
+        given = zip(shown, self.answers[row].truth, levels, tolerances, strict=False)
+        counts = [(count_beyond(y, truth, level, bound.max), truth.numel()) for y, truth, level, bound in given]
+        return any(beyond for beyond, _ in counts) and all(beyond <= max(1.0, MOST_STEEP * size) for beyond, size in counts)
 
     def _runs_again(self) -> bool:
         return not self._half and 8 * sum(y.numel() for y in self.answers[0].truth) <= RERUN_BYTES
@@ -149,12 +150,6 @@ class SetAnswers:
     @property
     def _nominal(self) -> int:
         return next((i for i, draw in enumerate(self.draws) if draw.regime == NOMINAL), 0)
-
-
-def _few_beyond(y: Tensor, truth: Tensor, bound: float) -> bool:
-    """Whether at most `MOST_STEEP` of an output's elements, or one, is further off than a bound, or not a number."""
-    beyond = int((~((y.double() - truth.double()).abs() <= bound)).sum())
-    return beyond <= max(1.0, MOST_STEEP * truth.numel())
 
 
 def _answers(draws: Sequence[Draw], reference: ReferenceAnswers, clock: Clock) -> list[Answer]:

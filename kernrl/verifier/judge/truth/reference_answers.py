@@ -34,9 +34,9 @@ shares), an equally large honest one is more than twice the largest of 3 others 
 3 + 32 in 1 of 10⁴."""
 
 STEEP_RUNS, PLAIN_RUNS, AMPLIFIED, STEEP = 16, 8, 8.0, 4.0
-"""Runs with so many times as much rounding as in the plain ones beside them. An error moves with the rounding; an element that
-moves by so many times more than that lies where the result is steep. Of elements that one rounding in ten takes to the other
-side of a cliff, a run with more rounding misses about half, and all of them one in 60,000."""
+"""Runs with so many times as much rounding as in the plain ones beside them. An error grows with the rounding; an element that
+moves by so many times more than that lies where the result is steep. One that a rounding takes across a jump in one program of
+ten crosses it in about half of the runs with more rounding."""
 
 RERUN_BYTES = 16 << 20
 """Larger outputs (all of them, in float64) are modelled once, which bounds memory and time."""
@@ -188,9 +188,9 @@ class ReferenceAnswers:
 
         The sigmoid of a large product is 0 or 1, and a rounding decides which where the product is near 0. Such elements are so
         few that no modelled run may have met one; an honest program may, whose error there is a thousand times the tolerance.
-        Runs with more rounding find them. What these move beyond `bounds`, the largest errors accepted, may be twice as far off
-        as they have it, if it moves by far more than the rounding grew, or if plain runs move it beyond the error that those
-        bounds were made of. All other elements are held to what they were.
+        Runs with more rounding find them. An element that they move beyond `bounds`, the largest errors accepted, may be off by
+        twice that, if it moves over `STEEP` times as far as errors grow, or if plain runs move it beyond the error that the
+        bounds were made of. The latter are a few ordinary elements, too.
         """
         plain, moved = self._furthest(answer, kind, PLAIN_RUNS, 1.0), self._furthest(answer, kind, STEEP_RUNS, AMPLIFIED)
         steep = []
