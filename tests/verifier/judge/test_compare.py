@@ -12,6 +12,7 @@ from kernrl.verifier.judge import error_norms
 from kernrl.verifier.judge.compare import (
     ErrorLevel,
     Inputs,
+    count_beyond,
     differ,
     error_figures,
     error_level,
@@ -281,3 +282,16 @@ def test_complex_outputs_differ_by_more_than_rounding_in_either_part() -> None:
     beyond = torch.complex(y.real, torch.full((64,), float("inf")))
     assert differ(y, beyond, "fp32")
     assert not differ(y, beyond, "fp32", finite=True)
+
+
+def test_elements_beyond_a_bound_are_counted_in_every_dtype_and_without_those_that_are_excused() -> None:
+    right = torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=torch.float64)
+    given = right.clone()
+    given[1:3] += 1.0
+    for dtype in (torch.float32, torch.bfloat16, torch.float8_e4m3fn):
+        level = error_level(right, right.to(dtype), "fp32")
+        assert count_beyond(given.to(dtype), right, level, 0.5) == 2
+        level.slack = torch.tensor([0.0, 1.0, 0.0, 0.0], dtype=torch.float64)
+        assert count_beyond(given.to(dtype), right, level, 0.5) == 1
+    given[0] = math.nan
+    assert count_beyond(given.float(), right, level, 0.5) == 2
