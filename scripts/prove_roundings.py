@@ -27,6 +27,7 @@ from kernrl.tasks.graph.input_sets import with_input_sets
 from kernrl.tasks.loaders import load_tasks
 from kernrl.tasks.task import FULL, Task
 from kernrl.verifier.base.precision import COMPUTE_DTYPE, policy_flags
+from kernrl.verifier.interpret.interpreter import lacking_on_a_cpu
 from kernrl.verifier.judge.compare import Inputs
 from kernrl.verifier.judge.draws import Draw, schedule
 from kernrl.verifier.judge.inputs import TaskInputs
@@ -111,8 +112,10 @@ def main() -> None:
         try:
             task = with_input_sets(replace(given, precision=args.precision))
             rows += [row for seed in range(args.seeds) for row in refused(task, args.precision, seed)]
-        except (RuntimeError, NotImplementedError) as error:  # an operator that this device lacks in 16 bits, say
-            print(f"{given.id} was left out: {error}")
+        except RuntimeError as error:
+            if not (lacks := lacking_on_a_cpu(str(error))):
+                raise
+            print(f"{given.id} was left out: {lacks}")
     beyond = [row for row in rows if row["refused"]]
     if args.out:
         args.out.write_text("".join(json.dumps(row) + "\n" for row in beyond))

@@ -33,6 +33,7 @@ from training_table import Replies, best_of, figures_of_samples
 
 from kernrl.config import VerifierConfig
 from kernrl.files import replace_file
+from kernrl.reports.results import compare
 from kernrl.runs.run_directory import environment
 from kernrl.tasks.nano.graph_pairs import StyleChoice
 from kernrl.tasks.task import Task
@@ -110,8 +111,16 @@ def table(args: argparse.Namespace, tasks: Sequence[Task]) -> None:
         if (ended := args.out / name / "sft" / "results.json").exists():
             taught = json.loads(ended.read_text())
             rows[name] |= {key: taught.get(key) for key in ("pairs", "tokens", "validation_loss", "train_s")}
+    choices = {
+        choice: replies.samples(*names)
+        for choice in get_args(StyleChoice)
+        if (names := [name for name in replies.runs if name.startswith(f"{choice}-")])
+    }
+    whole = {choice: figures_of_samples(replies, samples) for choice, samples in choices.items()}
+    for choice, row in whole.items():
+        row["beside"] = {other: compare(choices[other], choices[choice]) for other in choices if other != choice}
     asked = {"suites": args.suites, "precision": args.precision, "samples": SAMPLES, "temperature": TEMPERATURE}
-    record = {**environment(), "steps": args.steps, **asked, "rows": rows}
+    record = {**environment(), "steps": args.steps, **asked, "choices": whole, "rows": rows}
     replace_file(args.out / "choice.json", json.dumps(record) + "\n")
     for choice in (START, *get_args(StyleChoice)):
         mine = [row for name, row in rows.items() if name.startswith(choice)]

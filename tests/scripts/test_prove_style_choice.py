@@ -59,6 +59,12 @@ def test_a_line_for_each_choice_is_the_mean_over_the_seeds_that_answered(proof, 
     )
     record = json.loads((args.out / "choice.json").read_text())
     assert list(record["rows"]) == ["start", "uniform-0", "fast-0", "fast-2"]
+    whole = record["choices"]
+    assert list(whole) == ["uniform", "fast"]
+    assert whole["fast"]["samples"] == 8
+    assert whole["fast"]["against"]["compile"]["fast_1"]["value"] == 0.5
+    assert whole["fast"]["beside"]["uniform"]["correct"]["value"] == 0.5
+    assert whole["uniform"]["beside"]["fast"]["speed_ratio_x"]["value"] == 1.0
     row = record["rows"]["fast-0"]
     assert {key: row[key] for key in ("pairs", "tokens", "validation_loss", "train_s")} == {
         "pairs": 5, "tokens": 7, "validation_loss": 0.1, "train_s": 2.0

@@ -22,13 +22,17 @@ from kernrl.verifier.base.clock import Clock
 from kernrl.verifier.judge.compare import ErrorLevel, Inputs, Tolerance, count_beyond, plain_level, tolerances_for
 from kernrl.verifier.judge.draws import Draw
 from kernrl.verifier.judge.regimes import NOMINAL, TIMED
-from kernrl.verifier.judge.truth.reference_answers import MOST_LUCK, MOST_UNLUCKY, RERUN_BYTES, Answer, ReferenceAnswers
+from kernrl.verifier.judge.truth.reference_answers import (
+    MOST_LUCK,
+    MOST_STEEP,
+    MOST_UNLUCKY,
+    RERUN_BYTES,
+    Answer,
+    ReferenceAnswers,
+)
 
 VANISHED = 2.0**-16
 """Beside the outputs of the task's own inputs, ones so small are what a difference of nearly equal numbers leaves."""
-
-MOST_STEEP = 1 / 16
-"""Share of an output's elements that may lie where the result is steep. Where more are wrong, it is not looked for."""
 
 
 def _kind(draw: Draw) -> Inputs:
@@ -58,9 +62,10 @@ class SetAnswers:
 
     def add(self, draws: Sequence[Draw], reference: ReferenceAnswers, clock: Clock) -> None:
         """Answer more draws; the first time, the whole schedule. Waits for a GPU once, if the answers are ordinary numbers."""
-        self.answers += _answers(draws, reference, clock)
+        made = _answers(draws, reference, clock)
+        self.answers += made
         self.draws += draws
-        for draw, answer in list(zip(self.draws, self.answers, strict=True))[-len(draws) :]:
+        for draw, answer in zip(draws, made, strict=True):
             if self._half and self._vanishes(answer):
                 with clock.at("draw"):
                     reference.inputs.draw(draw)

@@ -8,6 +8,7 @@ import random
 
 import pytest
 import torch
+from support import one_product
 
 from kernrl.tasks.task import FULL, InputSet, Task
 from kernrl.verifier.base.clock import Clock
@@ -21,24 +22,6 @@ from kernrl.verifier.judge.truth.exact import Exact
 from kernrl.verifier.judge.truth.other_roundings import OtherRoundings
 from kernrl.verifier.judge.truth.reference_answers import Answer, ReferenceAnswers
 
-SOURCE = """
-import torch
-from torch import nn
-
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(24, 16))
-
-    def forward(self, x):
-        return RESULT
-
-def get_inputs():
-    return [torch.randn(32, 24)]
-
-def get_init_inputs():
-    return []
-"""
 MAGNIFIED = "torch.tanh(x @ self.weight) * (1 + x.mean())"
 """Eager is off by less than half of what two roundings of every input come to."""
 
@@ -51,7 +34,7 @@ EVERY = (*DRAWS, *spot_draws(DRAWS))
 
 
 def made(result: str = MAGNIFIED) -> Task:
-    return Task("t", SOURCE.replace("RESULT", result))
+    return one_product.made(result)
 
 
 def whole_answers(task: Task, precision: str, draws: list[Draw]) -> list[Answer]:
@@ -331,7 +314,7 @@ def test_other_roundings_of_a_reference_that_names_a_dtype() -> None:
 
 
 def test_other_roundings_leave_running_statistics_alone() -> None:
-    source = SOURCE.replace("self.weight = ", "self.norm = nn.BatchNorm1d(24); self.weight = ")
+    source = one_product.SOURCE.replace("self.weight = ", "self.norm = nn.BatchNorm1d(24); self.weight = ")
     task = Task("t", source.replace("RESULT", "torch.exp(self.norm(x)) @ self.weight"))
     draws = [Draw(FULL, "nominal", 5), Draw(FULL, "large", 5)]
     kept, reference = SetAnswers(), ReferenceAnswers(TaskInputs(task, InputSet(FULL), "bf16", "cpu"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from support.one_product import made
 
 from kernrl.tasks.task import FULL, InputSet, Task
 from kernrl.verifier.base.verdict import ErrorRecord
@@ -14,32 +15,10 @@ from kernrl.verifier.judge.judge_server import Judge
 from kernrl.verifier.judge.regimes import HUGE, NOMINAL
 from kernrl.verifier.judge.truth.reference_answers import ReferenceAnswers
 
-SOURCE = """
-import torch
-from torch import nn
-
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(24, 16))
-
-    def forward(self, x):
-        return RESULT
-
-def get_inputs():
-    return [torch.randn(32, 24)]
-
-def get_init_inputs():
-    return []
-"""
 CLIFF = "torch.sigmoid((x @ self.weight) * x.abs().sum(-1, keepdim=True))"
 """Of large inputs 0 or 1: a rounding decides where the product is near 0, which one element in some thousands is."""
 SHARED = "torch.log_softmax((x @ self.weight).clamp(-0.5, 1.0), -1)"
 """One such element moves all of its row."""
-
-
-def made(result: str) -> Task:
-    return Task("t", SOURCE.replace("RESULT", result))
 
 
 def honest(task: Task, draws: list[Draw], seed: int) -> list[list[torch.Tensor]]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernrl.verifier.base.clock import Clock
 from kernrl.verifier.base.float64_mode import narrow_dtypes
@@ -37,6 +38,10 @@ STEEP_RUNS, PLAIN_RUNS, AMPLIFIED, STEEP = 16, 8, 8.0, 4.0
 """Runs with so many times as much rounding as in the plain ones beside them. An error grows with the rounding; an element that
 moves by so many times more than that lies where the result is steep. One that a rounding takes across a jump in one program of
 ten crosses it in about half of the runs with more rounding."""
+
+MOST_STEEP = 1 / 16
+"""Share of an output's elements that may be wrong and be looked at so. That more of them lie where it is steep is no mistake:
+one element may move all of its row."""
 
 RERUN_BYTES = 16 << 20
 """Larger outputs (all of them, in float64) are modelled once, which bounds memory and time."""
@@ -137,18 +142,9 @@ class ReferenceAnswers:
         Eager may happen to be near, and says little about an equally good program. So its error counts as at least that of
         runs with the same roundings on other grids, within `MOST_LUCK`. Where nothing is magnified, they come to the same.
         """
-        found = [[level.rms, level.max, level.relative_rms] for level in answer.levels]
         dtype = COMPUTE_DTYPE[self.inputs.precision]
-        eager = self._eager_roundings(dtype)
-        rounded = ReferenceCopy(self.inputs, torch.float32)  # seldom needed, and not kept
-        for _ in range(OTHER_ROUNDINGS):
-            with self._clock.at("rounded"), policy_flags("fp32"):
-                mode = OtherRoundings(dtype, rounds, eager)
-                run = rounded.run_in_slices(self.slices, mode, lambda: True) if self.slices else None
-                run = run or rounded.run(None, mode, wide=False)
-            found = _larger(found, run, answer)
-            del run  # before the next one is made
-        return _raised(answer.levels, found, MOST_LUCK)
+        modes = [OtherRoundings(dtype, rounds, self._eager_roundings(dtype))] * OTHER_ROUNDINGS
+        return _raised(answer.levels, self._float32_figures(answer, modes), MOST_LUCK)
 
     def with_float32_errors(self, answer: Answer) -> list[ErrorLevel]:
         """The error levels of `answer`, of the numbers that the inputs hold now, where a 16-bit policy's outputs have vanished.
@@ -157,18 +153,22 @@ class ReferenceAnswers:
         rounds once is off by a rounding of float32, and that is nothing beside x and infinitely much beside 0. So eager's error
         counts as at least that of float32 runs.
         """
+        named = frozenset((COMPUTE_DTYPE[self.inputs.precision],))
+        mode = Exact(roundoff=UNIT_ROUNDOFF["fp32"], extremes=True, narrow=named, wide=torch.float32)
+        pairs = zip(answer.levels, self._float32_figures(answer, [mode] * FLOAT32_RUNS), strict=True)
+        return [replace(level, rms=rms, max=far, relative_rms=relative) for level, (rms, far, relative) in pairs]
+
+    def _float32_figures(self, answer: Answer, modes: Sequence[TorchDispatchMode]) -> list[list[float]]:
+        """[RMS, max, relative RMS] by output: the largest error of `answer` and of a float32 run in each mode."""
         found = [[level.rms, level.max, level.relative_rms] for level in answer.levels]
         rounded = ReferenceCopy(self.inputs, torch.float32)  # seldom needed, and not kept
-        named = frozenset((COMPUTE_DTYPE[self.inputs.precision],))
-        for _ in range(FLOAT32_RUNS):
+        for mode in modes:
             with self._clock.at("rounded"), policy_flags("fp32"):
-                mode = Exact(roundoff=UNIT_ROUNDOFF["fp32"], extremes=True, narrow=named, wide=torch.float32)
                 run = rounded.run_in_slices(self.slices, mode, lambda: True) if self.slices else None
                 run = run or rounded.run(None, mode, wide=False)
             found = _larger(found, run, answer)
             del run  # before the next one is made
-        pairs = zip(answer.levels, found, strict=True)
-        return [replace(level, rms=rms, max=far, relative_rms=relative) for level, (rms, far, relative) in pairs]
+        return found
 
     def with_more_runs(self, answer: Answer, kind: Inputs) -> list[ErrorLevel]:
         """The error levels of `answer`, of the numbers that the inputs hold now, where all modelled runs may have been lucky.
@@ -190,7 +190,7 @@ class ReferenceAnswers:
         few that no modelled run may have met one; an honest program may, whose error there is a thousand times the tolerance.
         Runs with more rounding find them. An element that they move beyond `bounds`, the largest errors accepted, may be off by
         twice that, if it moves over `STEEP` times as far as errors grow, or if plain runs move it beyond the error that the
-        bounds were made of. The latter are a few ordinary elements, too.
+        bounds were made of.
         """
         plain, moved = self._furthest(answer, kind, PLAIN_RUNS, 1.0), self._furthest(answer, kind, STEEP_RUNS, AMPLIFIED)
         steep = []
