@@ -1,7 +1,7 @@
 """Defaults that depend on the model: nano takes the values it was measured with, any other model takes common ones.
 
-`docs/notes/2026-11-22-training-methods.md` has the measurements. No other model has been trained here with these commands,
-so its values are those of the field:
+`docs/notes/2026-11-22-training-methods.md` has the measurements. No pretrained model has been trained here with these
+commands, and two from random weights were (`docs/notes/2026-11-28-larger-models.md`), so the other values are the field's:
 
 - LoRA on frozen weights, which fits one GPU (7B took 24 GiB) and costs policy gradients nothing, at about ten times the
   rate for all weights (Schulman et al. 2025, "LoRA Without Regret");

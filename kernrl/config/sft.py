@@ -95,16 +95,16 @@ class SftConfig(TrainingConfig, TrackingConfig):
         "left out.",
         json_schema_extra=TASKS,
     )
-    learning_rate: float | None = Field(
-        default=None,
+    learning_rate: float = Field(
+        default_factory=ByModel(nano=3e-3, lora=2e-4, others=1e-5),
         gt=0,
-        description="Highest learning rate; if not set, 3e-3 for 'nano', else 1e-5, or 2e-4 with --lora.",
+        description="Highest learning rate.",
         json_schema_extra=OPTIMISER,
     )
-    epochs: float | None = Field(
-        default=None,
+    epochs: float = Field(
+        default_factory=ByModel(nano=6.0, others=1.0),
         gt=0,
-        description="Passes over the data, unless --steps is given; if not set, 6 for 'nano', else 1.",
+        description="Passes over the data, unless --steps is given.",
         json_schema_extra=OPTIMISER,
     )
     steps: int | None = Field(
@@ -125,14 +125,14 @@ class SftConfig(TrainingConfig, TrackingConfig):
     rows_per_step: int | None = Field(
         default=None,
         ge=1,
-        description="Packed rows an optimizer step, over all processes; if not set, 1 for 'nano', else 4, or what makes them "
+        description="Packed rows an optimizer step, over all processes; if not set, 1 for nano, else 4, or what makes them "
         "a multiple of the processes.",
         json_schema_extra=OPTIMISER | RARE,
     )
     row_tokens: int | None = Field(
         default=None,
         ge=16,
-        description="Tokens of a packed row, the unit of a forward pass; if not set, 65536 for 'nano' and 16384 for others on "
+        description="Tokens of a packed row, the unit of a forward pass; if not set, 65536 for nano and 16384 for others on "
         "a GPU, 4096 on a CPU.",
         json_schema_extra=OPTIMISER | RARE,
     )

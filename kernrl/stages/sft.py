@@ -21,6 +21,7 @@ from rich.text import Text
 from transformers import PreTrainedTokenizerBase
 
 from kernrl.config import SftConfig
+from kernrl.config.by_model import is_nano
 from kernrl.console import Result, counted, log
 from kernrl.errors import UsageError
 from kernrl.files import replace_file
@@ -154,15 +155,12 @@ def results_of_ended(directory: RunDirectory, config: SftConfig) -> dict[str, An
 
 
 def with_defaults(config: SftConfig, *, on_gpu: bool, processes: int) -> SftConfig:
-    """The config with defaults by model: nano is trained from random weights, other models are only adapted."""
-    nano = config.model == NANO
-    usual = {
-        "epochs": 6.0 if nano else 1.0,
-        "row_tokens": (65_536 if nano else 16_384) if on_gpu else 4_096,
-        "rows_per_step": math.lcm(1 if nano else 4, processes),
-        "learning_rate": 3e-3 if nano else 2e-4 if config.lora else 1e-5,
-    }
-    return config.model_copy(update={name: value for name, value in usual.items() if getattr(config, name) is None})
+    """The config with the defaults that depend on the machine, too."""
+    nano = is_nano(config.model)
+    row_tokens = (65_536 if nano else 16_384) if on_gpu else 4_096
+    rows_per_step = math.lcm(1 if nano else 4, processes)
+    left_open = {"row_tokens": config.row_tokens or row_tokens, "rows_per_step": config.rows_per_step or rows_per_step}
+    return config.model_copy(update=left_open)
 
 
 def finish(config: SftConfig, policy: Policy, directory: RunDirectory, results: dict[str, Any], ranks: Ranks) -> Result:
@@ -268,20 +266,18 @@ def longest(policy: Policy, config: SftConfig) -> tuple[str, int]:
 
 def schedule(config: SftConfig, train: PackedDataset | ExampleStream, started: float) -> FinetuneSettings:
     """The number of steps or the deadline, and the learning rate."""
-    epochs, rows_per_step, learning_rate = config.epochs, config.rows_per_step, config.learning_rate
-    assert epochs is not None  # `with_defaults` left nothing open
-    assert rows_per_step is not None
-    assert learning_rate is not None
+    rows_per_step = config.rows_per_step
+    assert rows_per_step is not None  # `with_defaults` left nothing open
     if config.steps or config.time_limit_s or isinstance(train, ExampleStream):
         steps = config.steps or ENDLESS
     else:
-        steps = max(1, round(epochs * train.rows_per_epoch / rows_per_step))
+        steps = max(1, round(config.epochs * train.rows_per_epoch / rows_per_step))
     return FinetuneSettings(
         steps=steps,
         deadline=started + config.time_limit_s if config.time_limit_s else math.inf,
         optimizer=config.optimizer,
         rows_per_step=rows_per_step,
-        learning_rate=learning_rate,
+        learning_rate=config.learning_rate,
         warmup_ratio=config.warmup_ratio,
         schedule=config.schedule,
         weight_decay=config.weight_decay,

@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from kernrl.cli import run
 from kernrl.config import SftConfig
+from kernrl.config.by_model import NANO_SHAPE
 from kernrl.errors import UsageError
 from kernrl.policy import nano, parallel, shipped_nano
 from kernrl.policy.checkpoint import latest_checkpoint
@@ -247,10 +248,16 @@ def test_only_a_small_model_is_cut_in_small_shards(tmp_path, monkeypatch, small,
 
 
 def test_what_is_left_open_depends_on_the_model(tmp_path):
-    nano_run = sft.with_defaults(SftConfig(output=tmp_path), on_gpu=True, processes=1)
-    assert (nano_run.row_tokens, nano_run.rows_per_step, nano_run.learning_rate) == (65_536, 1, 3e-3)
+    folder = tmp_path / "a_nano"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(NANO_SHAPE))
+    for model in ("nano", str(folder)):
+        nano_run = sft.with_defaults(SftConfig(output=tmp_path, model=model), on_gpu=True, processes=1)
+        assert (nano_run.row_tokens, nano_run.rows_per_step) == (65_536, 1)
+        assert (nano_run.learning_rate, nano_run.epochs, nano_run.optimizer) == (3e-3, 6, "muon")
     adapters = sft.with_defaults(SftConfig(output=tmp_path, model="m", lora=True, rows_per_step=2), on_gpu=False, processes=1)
     assert (adapters.row_tokens, adapters.rows_per_step, adapters.learning_rate, adapters.epochs) == (4_096, 2, 2e-4, 1)
+    assert sft.with_defaults(SftConfig(output=tmp_path, model="m"), on_gpu=True, processes=3).rows_per_step == 12
 
 
 def test_nano_by_name_is_the_trained_one(model, tmp_path, monkeypatch):
