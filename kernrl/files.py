@@ -10,6 +10,9 @@ from typing import TextIO
 
 from kernrl.errors import UsageError
 
+DRAWN = 'data-made-by="kernrl"'
+"""An attribute of the drawings that kernrl makes, by which `require_ours` knows them."""
+
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[TextIO]:
@@ -108,6 +111,14 @@ def refuse_existing(path: Path) -> None:
         raise UsageError(f"{path} exists already; name another file, or move this one away.")
 
 
+def require_ours(path: Path, mark: str, flag: str) -> None:
+    """Raise UsageError when a file cannot be written there, or another one than ours, which has `mark` in its head and can be
+    made again, would be lost."""
+    require_writable(path, flag)
+    if path.exists() and mark not in path.read_text(encoding="utf-8", errors="replace")[:1000]:
+        raise UsageError(f"{flag} {path}: it exists and was not written by kernrl; name another file.")
+
+
 def require_folder_of(path: Path, flag: str = "") -> None:
     """Raise UsageError when the folder that a file is to go into is not there."""
     if not path.parent.is_dir():
@@ -117,6 +128,8 @@ def require_folder_of(path: Path, flag: str = "") -> None:
 def require_writable(path: Path, flag: str = "") -> None:
     """Raise UsageError when a file cannot be written there, before what is to be written in it is worked for."""
     require_folder_of(path, flag)
+    if path.is_dir():
+        raise UsageError(f"{flag} {path}: it is a folder; name a file.".lstrip())
     if not os.access(path.parent, os.W_OK):
         raise UsageError(f"{flag} {path}: {path.parent} cannot be written to; name a file in another folder.".lstrip())
 

@@ -9,8 +9,7 @@ from rich.text import Text
 
 from kernrl.config import ReportConfig
 from kernrl.console import Result
-from kernrl.errors import UsageError
-from kernrl.files import replace_file, require_writable
+from kernrl.files import replace_file, require_ours
 from kernrl.reports.comparable_runs import comparisons, runs_by_kind, summarise_run
 from kernrl.reports.headline import lead
 from kernrl.reports.page import render_report
@@ -26,10 +25,7 @@ def run(config: ReportConfig) -> Result:
     """Write the page; show the same figures as tables."""
     runs = [read_run(path) for path in config.runs]
     page = config.output or config.runs[0] / "report.html"
-    # only a page of ours, which can be made again, is overwritten
-    if page.exists() and (page.is_dir() or OURS not in page.read_text(encoding="utf-8", errors="replace")[:1000]):
-        raise UsageError(f"--output: {page} exists and is no report of kernrl; name another file.")
-    require_writable(page, "--output")
+    require_ours(page, OURS, "--output")
     replace_file(page, render_report(runs, title=config.title, gpu_hour_price=config.gpu_hour_price))
 
     figures = [(run.name, summarise_run(run)) for run in runs]

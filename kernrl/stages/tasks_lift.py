@@ -14,7 +14,7 @@ from kernrl import console
 from kernrl.config import LiftConfig
 from kernrl.console import Lines, Result
 from kernrl.errors import UsageError
-from kernrl.files import atomic_write, new_folder, refuse_existing, replace_file, require_new_folder, require_writable
+from kernrl.files import DRAWN, new_folder, replace_file, require_new_folder, require_ours
 from kernrl.stages.tasks import load, table_of
 from kernrl.tasks.graph.costs import Kernel, Rates, bytes_text, flops_text, kernels, node_bytes, node_flops, roofline_s
 from kernrl.tasks.graph.drawing import draw
@@ -50,8 +50,7 @@ def run(config: LiftConfig) -> Result:
 
 def _one(task: Task, config: LiftConfig) -> Result:
     if config.svg:
-        refuse_existing(config.svg)
-        require_writable(config.svg, "--svg")
+        require_ours(config.svg, DRAWN, "--svg")
     if config.solutions:
         require_new_folder(config.solutions, "--solutions")
     with console.waiting(f"lifting {task.id}"):
@@ -60,8 +59,7 @@ def _one(task: Task, config: LiftConfig) -> Result:
     fused = kernels(graph)
     apart_s, together_s = roofline_s(graph, rates)
     if config.svg:
-        with atomic_write(config.svg) as file:
-            file.write(draw(graph, task.id))
+        replace_file(config.svg, draw(graph, task.id))
     written = _write_solutions(task, config.solutions, config.timeout_s, config.algebra) if config.solutions else []
     costs = [{"bytes": node_bytes(graph, n), "flops": node_flops(graph, n), "kernel": _number(fused, n)} for n in graph.nodes]
     table = table_of("value", "op", "bytes", "FLOPs", "kernel", "line")

@@ -18,7 +18,7 @@ from kernrl import console
 from kernrl.config import VerifyConfig
 from kernrl.console import Lines, Prose, Result, counted
 from kernrl.errors import UsageError
-from kernrl.files import replace_file, require_writable
+from kernrl.files import DRAWN, replace_file, require_ours, require_writable
 from kernrl.service.client import open_verifier
 from kernrl.tasks.loaders import load_tasks
 from kernrl.tasks.rows import BadRow, task_from_row
@@ -56,7 +56,7 @@ def run(config: VerifyConfig) -> Result:
     if not config.task or not config.candidate:
         raise UsageError("kernrl verify needs TASK and CANDIDATE, or --pairs with --out.")
     if config.explain is not None:
-        require_writable(config.explain, "--explain")
+        require_ours(config.explain, DRAWN, "--explain")
     task, candidate = _task(config.task), _read_candidate(config.candidate)
     with console.waiting(f"judging {config.candidate}"), open_verifier(config) as verifier:
         verdict = verifier.verify(task, candidate)
@@ -108,7 +108,7 @@ def _run_pairs(config: VerifyConfig, path: Path) -> Result:
     done = _finished(config.out, len(lines))
     statuses, faults = Counter(str(one["status"]) for one in done.values()), _faults(done.values())
     rows = _Rows(config, path, lines, _by_task(lines, done))
-    with open(config.out, "a", encoding="utf-8") as file, open_verifier(config) as verifier, console.progress() as bar:
+    with _to_append(config.out) as file, open_verifier(config) as verifier, console.progress() as bar:
         progress = bar.add_task("verdicts", total=len(lines), completed=len(done))
         for position, verdict in verifier.verify_many(rows.pairs()):
             _append(file, rows.taken[position], verdict)
@@ -149,6 +149,13 @@ def _summary(out: Path, count: int, statuses: Counter[str], faults: int, rows: _
     }  # fmt: skip
     failed = 3 if statuses[str(Status.INFRA_ERROR)] else 0
     return Result(summary, Prose("\n".join(said)), UsageError.exit_code if rows.bad else failed)
+
+
+def _to_append(path: Path) -> TextIO:
+    try:
+        return open(path, "a", encoding="utf-8")
+    except OSError as error:  # of /proc, which says that it may be written to
+        raise UsageError(f"--out {path}: it cannot be written to ({error.strerror}); name another file.") from None
 
 
 def _append(file: TextIO, index: int, verdict: Verdict) -> None:

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kernrl.console import counted
+from kernrl.files import DRAWN
 from kernrl.tasks.task import RAGGED
 from kernrl.verifier.base.verdict import Speedup, Stage, Status, Timing, Verdict
 
@@ -168,7 +169,7 @@ def svg(verdict: Verdict) -> str:
         title += f", {_speedup(next(iter(verdict.timing.speedups_x.values())), verdict.timing)}"
     box = f'width="{width}" height="{math.ceil(height)}"'
     font = 'font-family="sans-serif" font-size="13"'
-    opening = f'<svg xmlns="http://www.w3.org/2000/svg" {box} viewBox="0 0 {width} {math.ceil(height)}" {font}>'
+    opening = f'<svg xmlns="http://www.w3.org/2000/svg" {DRAWN} {box} viewBox="0 0 {width} {math.ceil(height)}" {font}>'
     heading = f'<text x="20" y="24" font-weight="bold">{escape(title)}</text>'
     return "\n".join([opening, f'<rect {box} fill="white"/>', heading, *left, *right, "</svg>\n"])
 

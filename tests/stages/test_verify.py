@@ -12,6 +12,7 @@ from support import TESTS
 
 from kernrl import cli
 from kernrl.errors import InfrastructureError
+from kernrl.files import DRAWN
 from kernrl.stages import verify
 from kernrl.tasks.loaders import load_tasks
 from kernrl.tasks.task import Task
@@ -194,7 +195,8 @@ def test_faults_of_the_verifier_are_counted_and_not_tried_for_ever(
         (b"", "v.jsonl", "is empty"),
         (b"here", "pairs.jsonl", "does not hold verdicts alone"),
         (b"here", "nowhere/v.jsonl", "there is no folder"),
-        (b"here", ".", "is not a file"),
+        (b"here", ".", "it is a folder; name a file"),
+        (b"here", "/proc/v.jsonl", "it cannot be written to"),
     ],
 )
 def test_pairs_that_cannot_be_read_or_written(
@@ -291,7 +293,21 @@ def test_a_drawing_that_cannot_be_written_is_refused_first(
 ) -> None:
     line = ["verify", str(TASK), str(GOOD), "--explain"]
     assert cli.run([*line, str(tmp_path / "absent" / "a.svg")]) == 2
+    assert cli.run([*line, str(tmp_path)]) == 2
+    assert "it is a folder; name a file" in capsys.readouterr().err
     monkeypatch.setattr("os.access", lambda path, mode: False)  # root may write anywhere
     assert cli.run([*line, str(tmp_path / "a.svg")]) == 2
     assert "cannot be written to" in capsys.readouterr().err
     assert not Fake.seen
+
+
+def test_a_drawing_replaces_an_older_one_and_nothing_else(
+    fake: type[Fake], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    notes, old = tmp_path / "notes.svg", tmp_path / "old.svg"
+    notes.write_text('<svg xmlns="http://www.w3.org/2000/svg"></svg>')
+    old.write_text(f"<svg {DRAWN}></svg>")
+    assert cli.run(["verify", str(TASK), str(GOOD), "--explain", str(notes)]) == 2
+    assert "it exists and was not written by kernrl" in capsys.readouterr().err
+    assert cli.run(["verify", str(TASK), str(GOOD), "--explain", str(old)]) == 1
+    assert (notes.stat().st_size, old.stat().st_size) == (46, 0)  # the verdict has no plan to draw

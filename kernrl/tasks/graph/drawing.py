@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from html import escape
 
+from kernrl.files import DRAWN
 from kernrl.tasks.graph.costs import bytes_text, flops_text, kernels, node_bytes, node_flops
 from kernrl.tasks.graph.graph import Graph, Node
 
@@ -26,9 +27,8 @@ def draw(graph: Graph, title: str = "") -> str:
     right = max((x for x, _ in places.values()), default=0) + WIDTH + MARGIN
     bottom = max((y for _, y in places.values()), default=0) + HEIGHT + MARGIN
     fills = {node.value.name: FILLS[i % len(FILLS)] for i, kernel in enumerate(kernels(graph)) for node in kernel.nodes}
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {right} {bottom}" width="{right}" height="{bottom}" role="img">'
-    )
+    size = f'viewBox="0 0 {right} {bottom}" width="{right}" height="{bottom}"'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {DRAWN} {size} role="img">'
     tip = '<marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
     parts = [head, f"<title>{escape(title or 'graph')}</title>", f"<style>{STYLE}</style>"]
     parts.append(f'<defs>{tip}<path d="M0 0L8 4L0 8z" fill="#8c959f"/></marker></defs>')
