@@ -102,11 +102,13 @@ def show(config: ShowConfig) -> Result:
     """The first task of the source: its reference beside a solution, or the prompt a model is given."""
     task = load(config.model_copy(update={"limit": 1})).tasks[0]
     if config.prompt:
+        from kernrl.policy.pairs import task_messages
         from kernrl.service.client import gpu_judged_on
-        from kernrl.tasks.prompt import render_prompt
 
-        prompt = render_prompt(task, gpu=gpu_judged_on(VerifierConfig(target=config.target)), facts=config.facts)
-        return Result({"id": task.id, "prompt": prompt}, str(prompt))
+        gpu = gpu_judged_on(VerifierConfig(target=config.target))
+        messages = task_messages(task, "chat", gpu=gpu, facts=config.facts)
+        shown = "\n\n".join(f"[{message['role']}]\n{message['content']}" for message in messages)
+        return Result({"id": task.id, "messages": messages}, shown)
     solution = next((s for s in task.solutions if config.style in (None, s.style)), None)
     if config.style and solution is None:
         styles = ", ".join(s.style for s in task.solutions) or "none"

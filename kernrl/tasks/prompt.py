@@ -11,7 +11,7 @@ import jinja2
 from kernrl.errors import UsageError, did_you_mean
 from kernrl.tasks.task import Task
 
-Style = Literal["plain", "chat", "nano", "graph", "graph-fast"]
+Style = Literal["chat", "nano", "graph", "graph-fast"]
 Message = dict[Literal["role", "content"], str]
 
 GRAPH_STYLES: tuple[Literal["graph", "graph-fast"], ...] = ("graph", "graph-fast")
@@ -28,9 +28,8 @@ PRECISIONS = {
 
 def render_prompt(
     task: Task,
-    style: Style = "plain",
+    style: Style = "chat",
     *,
-    example: Task | None = None,
     precision: str | None = None,
     gpu: str = "",
     facts: bool = False,
@@ -39,41 +38,35 @@ def render_prompt(
     """The prompt for a task.
 
     Args:
-        style: `plain`: one text, for a base model. `chat`: a list of messages, for a chat template. `nano`: the code between
-            two short markers and nothing else, for a small model trained on just that; its completion is the bare code.
-            `graph`: the listing of its Graph, for a nano that answers with kernels and `forward`; `graph-fast` asks it for its
-            fastest style.
-        example: A task with a worked solution to show first; not for `nano`.
+        style: `chat`: a list of messages, for a chat template. `nano`: the code between two short markers and nothing else,
+            for a small model trained on just that; its completion is the bare code. `graph`: the listing of its Graph, for a
+            nano that answers with kernels and `forward`; `graph-fast` asks it for its fastest style.
         precision: The precision policy to name, in place of the task's own.
         gpu: A GPU to name, such as `H200`; not for `nano`.
-        facts: Add the shapes, bytes and FLOPs of every op, what could be one kernel, and what memory that saves, to a `plain`
-            or `chat` prompt, where the task can be lifted.
+        facts: Add the shapes, bytes and FLOPs of every op, what could be one kernel, and what memory that saves, to a `chat`
+            prompt, where the task can be lifted.
         template: Jinja2 text in place of our own request (`templates/task.j2`), which it may include; not for a nano.
 
     Raises:
-        UsageError: An unknown style or precision, or an example without a solution.
+        UsageError: An unknown style or precision.
         LiftError: `graph` of a task that has no Graph.
     """
     precision = precision or task.precision
     if precision not in PRECISIONS:
         raise UsageError(f"precision: there is no policy {precision!r}: {did_you_mean(precision, list(PRECISIONS))}")
-    if example is not None and not example.solutions:
-        raise UsageError(f"example: the task {example.id} has no worked solution to show.")
     if style == "nano":
         return _fill("nano.j2", task=task, precision=precision)
     if style in GRAPH_STYLES:
         from kernrl.tasks.nano.form import ask  # which loads torch
 
         return ask(task, precision, fast=style == "graph-fast")
+    if style != "chat":
+        raise UsageError(f"style: there is no prompt style {style!r}: {did_you_mean(style, list(get_args(Style)))}")
     system = _fill("system.j2")
-    given = {"task": task, "precision": precision, "precision_words": PRECISIONS[precision], "example": example, "gpu": gpu}
+    given = {"task": task, "precision": precision, "precision_words": PRECISIONS[precision], "gpu": gpu}
     request = _templates().from_string(template).render(**given) if template else _fill("task.j2", **given)
     request += _facts(task) if facts else ""
-    if style == "chat":
-        return [{"role": "system", "content": system.strip()}, {"role": "user", "content": request.strip()}]
-    if style == "plain":
-        return f"{system}\n{request}"
-    raise UsageError(f"style: there is no prompt style {style!r}: {did_you_mean(style, list(get_args(Style)))}")
+    return [{"role": "system", "content": system.strip()}, {"role": "user", "content": request.strip()}]
 
 
 def read_template(path: Path) -> str:
@@ -93,7 +86,7 @@ def read_template(path: Path) -> str:
     except jinja2.TemplateSyntaxError as error:
         raise UsageError(f"{where}: line {error.lineno}: {str(error.message).rstrip('.')}.") from None
     except jinja2.TemplateError as error:
-        raise UsageError(f"{where}: {error}; it is given task, precision, precision_words, example and gpu.") from None
+        raise UsageError(f"{where}: {error}; it is given task, precision, precision_words and gpu.") from None
     if probe.pytorch_code not in str(asked):
         raise UsageError(f"{where}: it leaves the task out: put {{{{ task.pytorch_code }}}} where the source belongs.")
     return text

@@ -1,25 +1,26 @@
 """What a model is asked."""
 
+from typing import Any
+
 import pytest
 
 from kernrl.errors import UsageError
 from kernrl.tasks.loaders import load_tasks
 from kernrl.tasks.prompt import PRECISIONS, read_template, render_prompt
-from kernrl.tasks.task import Solution, Task
+from kernrl.tasks.task import Task
 
 CODE = "import torch\n\nclass Model: ...  # a < b && {{ not_a_template }}\n"
 TASK = Task(id="t", pytorch_code=CODE, precision="bf16", instruction="Mind the bias.")
-EXAMPLE = Task(id="e", pytorch_code="class Model: 'example'\n", solutions=(Solution("fused", "class ModelNew: 'answer'\n"),))
 
 
-def plain(**options: object) -> str:
-    prompt = render_prompt(TASK, "plain", **options)  # pyright: ignore[reportArgumentType]
-    assert isinstance(prompt, str)
-    return prompt
+def asked(**options: object) -> str:
+    prompt: Any = render_prompt(TASK, **options)  # pyright: ignore[reportArgumentType]
+    assert [message["role"] for message in prompt] == ["system", "user"]
+    return "\n\n".join(message["content"] for message in prompt)
 
 
-def test_plain_states_the_contract_and_holds_the_code_untouched() -> None:
-    prompt = plain(gpu="H200")
+def test_it_states_the_contract_and_holds_the_code_untouched() -> None:
+    prompt = asked(gpu="H200")
     assert f"```python\n{CODE.strip()}\n```" in prompt
     for words in (
         "`class ModelNew(nn.Module)`",
@@ -32,25 +33,11 @@ def test_plain_states_the_contract_and_holds_the_code_untouched() -> None:
     ):
         assert words in prompt
     assert PRECISIONS["bf16"] in prompt
-    assert "example" not in prompt
 
 
 def test_precision_can_be_named_instead() -> None:
-    assert PRECISIONS["tf32"] in plain(precision="tf32")
-    assert "NVIDIA" not in plain()
-
-
-def test_example_comes_before_the_task() -> None:
-    prompt = plain(example=EXAMPLE)
-    places = [prompt.index(words) for words in ("class Model: 'example'", "class ModelNew: 'answer'", CODE.strip())]
-    assert places == sorted(places)
-
-
-def test_chat_says_what_plain_says() -> None:
-    messages = render_prompt(TASK, "chat", example=EXAMPLE)
-    assert isinstance(messages, list)
-    assert [message["role"] for message in messages] == ["system", "user"]
-    assert "\n\n".join(message["content"] for message in messages) == plain(example=EXAMPLE).strip()
+    assert PRECISIONS["tf32"] in asked(precision="tf32")
+    assert "NVIDIA" not in asked()
 
 
 def test_nano_adds_next_to_nothing() -> None:
@@ -60,10 +47,8 @@ def test_nano_adds_next_to_nothing() -> None:
 def test_bad_input_is_one_sentence() -> None:
     with pytest.raises(UsageError, match="no policy 'fp8'"):
         render_prompt(TASK, precision="fp8")
-    with pytest.raises(UsageError, match="did you mean 'plain'"):
-        render_prompt(TASK, "plan")  # pyright: ignore[reportArgumentType]
-    with pytest.raises(UsageError, match="the task t has no worked solution"):
-        render_prompt(TASK, example=TASK)
+    with pytest.raises(UsageError, match="did you mean 'nano'"):
+        render_prompt(TASK, "nana")  # pyright: ignore[reportArgumentType]
 
 
 ASK = "Be quick.\n{{ task.pytorch_code }}\nin {{ precision_words }}"

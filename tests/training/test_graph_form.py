@@ -165,4 +165,4 @@ def test_facts_are_a_block_of_chat_prompts_that_can_be_left_out(tasks: list[Task
     assert "Could be one kernel" not in plain
     assert "Shapes and costs, op by op" in told
     assert "Memory moved" in told
-    assert render_prompt(LSTM, "plain", facts=True) == render_prompt(LSTM, "plain")
+    assert render_prompt(LSTM, facts=True) == render_prompt(LSTM)
