@@ -205,7 +205,8 @@ def verify(config: VerifyConfig) -> Result:
 def optimize(config: OptimizeConfig) -> Result:
     """Give it a module, and get back a faster file that was checked.
 
-    Exit codes: 0 done, whether anything is faster or not; 2 bad input; 130 interrupted, with the best so far written.
+    Exit codes: 0 done, whether anything is faster or not; 2 bad input; 3 the verifier failed on every candidate; 130
+    interrupted, with the best so far written.
     """
     with loading_torch():
         from kernrl.stages.optimize import run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from kernrl.config.by_model import ByModel
 from kernrl.config.groups import LOSS, OPTIMISER, RUN, SAMPLING, TASKS
@@ -56,3 +56,9 @@ class BestOfNConfig(FinetuneOnSamplesConfig, CheckedConfig):
         description="Rounds of sampling and fine-tuning, each on the next tasks.",
         json_schema_extra=RUN,
     )
+
+    @model_validator(mode="after")
+    def _the_worst_is_another(self) -> BestOfNConfig:
+        if self.samples == 1 and self.against:
+            raise ValueError("--samples 1 has no worst candidate to learn --against: give 2 or more, or --against 0")
+        return self

@@ -54,7 +54,7 @@ class ReinforceConfig(CheckedConfig):
     failure_weight: float = Field(
         default=1.0,
         ge=0,
-        description="Under rank: how many times a comparison of a correct candidate with one that is not counts.",
+        description="Under rank: the weight of a comparison between a correct and an incorrect candidate; others have 1.",
         json_schema_extra=LOSS | RARE,
     )
     constant_groups: Literal["drop", "keep", "refill"] = Field(
@@ -148,4 +148,10 @@ class ReinforceConfig(CheckedConfig):
         if self.failure_weight != 1 and self.advantage != "rank":
             remedy = "give --advantage rank, or leave it out"
             raise ValueError(f"--failure-weight does nothing under --advantage {self.advantage}: {remedy}")
+        return self
+
+    @model_validator(mode="after")
+    def _candidates_are_compared(self) -> ReinforceConfig:
+        if self.samples == 1 and self.advantage != "raw":
+            raise ValueError(f"--samples 1 has nothing to compare under --advantage {self.advantage}: give 2 or more")
         return self

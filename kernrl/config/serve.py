@@ -23,5 +23,5 @@ class ServeConfig(VerifierConfig):
     @classmethod
     def _judges_itself(cls, value: str) -> str:
         if value.startswith("http"):
-            raise ValueError("a server judges on its own machine or on Ray, not behind another server")
+            raise ValueError("cannot be another server: give 'local' or the address of a Ray cluster")
         return value

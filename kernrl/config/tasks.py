@@ -16,7 +16,8 @@ class SourceConfig(Config):
     source: str = Field(
         default="heldout",
         description="A task .py, a KernelBench folder, a .jsonl, .json or .parquet file, a dataset folder or hub id, "
-        "package.module:function, or 'heldout' for the shipped suite. SOURCE::ID or SOURCE#ROW picks one task.",
+        "package.module:function, 'heldout' for the shipped suite, or graph-heldout, graph-deep, graph-single or graph-train "
+        "for suites that are made on the spot. SOURCE::ID or SOURCE#ROW picks one task.",
         json_schema_extra=ARGUMENT,
     )
     split: str | None = Field(default=None, description="Only this split, such as 'train', 'heldout' or 'level_2'.")

@@ -73,7 +73,7 @@ ON_CPU = Size(
     step_samples=4,
     updates=1,
     train_tasks=40,
-    search="--budget 60s --n 8",
+    search="--budget 90s --n 8",
     max_tokens=1024,
 )
 ON_GPU = Size(
@@ -105,13 +105,13 @@ def run(config: QuickstartConfig) -> Result:
     """Print and run every step; ends with what changed on the held-out tasks, and the module that was made faster."""
     import torch
 
-    from kernrl.policy.shipped_nano import trained_nano
+    from kernrl.policy.load import find_source
 
     on_gpu = torch.cuda.is_available()
     if config.full and not on_gpu:
         raise UsageError("--full trains from nothing, which needs a GPU; leave it out to start from the shipped model.")
     if not config.full:
-        trained_nano()  # a wheel is without it: say so before anything is done
+        find_source(config.model)  # a wheel is without nano: say so before anything is done
     folder = new_folder(config.output or next_folder(Path("checkpoints"), "quickstart"), "--output")
     steps = story(config, folder, ON_GPU if on_gpu else ON_CPU)
     if not on_gpu:

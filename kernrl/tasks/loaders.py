@@ -26,7 +26,7 @@ PRECISION = "tf32"
 """Of the tasks of `MADE`, as of those of `SHIPPED`. A row or file that states none is fp32."""
 
 MADE = ("graph-heldout", "graph-deep", "graph-single", "graph-train")
-"""Words for suites that are made on the spot, of random Graphs in many hands: see `kernrl/tasks/nano/suites.py`."""
+"""Words for suites that are made on the spot, of random Graphs in many coding styles: see `kernrl/tasks/nano/suites.py`."""
 
 TABLES = (".jsonl", ".json", ".parquet")
 
@@ -151,7 +151,8 @@ def read_rows(source: str | Path, *, split: str | None = None, revision: str | N
     # `data/typo` beside a folder `data` is a typo, not a dataset to ask the hub for
     if re.fullmatch(r"[\w.-]+/[\w.-]+", base) and not path.parent.exists():
         return _hub(base, split, revision)
-    raise UsageError(f"{base}: there is no such file or folder, and it is neither a dataset id nor {' nor '.join(SHIPPED)!r}.")
+    words = ", ".join([*SHIPPED, *MADE])
+    raise UsageError(f"{base}: there is no such file or folder, and it is neither a dataset id nor one of {words}.")
 
 
 def _own_entries(path: str, columns: Mapping[str, str]) -> Entries:

@@ -200,3 +200,24 @@ def test_a_folder_that_holds_no_run_settles_nothing(tmp_path: Path, text: str) -
 def test_a_copy_of_nano_elsewhere_is_nano(tmp_path: Path) -> None:
     shutil.copy(ROOT / "checkpoints" / "nano" / "config.json", tmp_path)
     assert BestOfNConfig(model=str(tmp_path), output=tmp_path).rounds == 3
+
+
+@pytest.mark.parametrize(
+    ("command", "remedy"),
+    [
+        ("reinforce", "--samples 1 has nothing to compare under --advantage loo: give 2 or more"),
+        ("best-of-n", "--samples 1 has no worst candidate to learn --against: give 2 or more, or --against 0"),
+    ],
+)
+def test_one_sample_has_nothing_to_be_compared_with(
+    command: str, remedy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--samples", "1", *(["--against", "0.5"] if command == "best-of-n" else [])]
+    assert run([command, "--model", "m", "--output", str(tmp_path / "run"), *flags]) == 2
+    assert remedy in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_one_sample_is_enough_where_nothing_is_compared(tmp_path: Path) -> None:
+    assert ReinforceConfig(model="m", output=tmp_path, samples=1, advantage="raw").samples == 1
+    assert BestOfNConfig(model="m", output=tmp_path, samples=1).against == 0

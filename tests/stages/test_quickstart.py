@@ -178,6 +178,14 @@ def test_without_the_trained_nano_nothing_is_begun(
     assert not (tmp_path / "checkpoints").exists()
 
 
+def test_without_the_model_that_is_named_nothing_is_begun(
+    stub: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run(["quickstart", "--model", str(tmp_path / "absent")]) == 2
+    assert "there is no such folder" in capfd.readouterr().err
+    assert not (tmp_path / "checkpoints").exists()
+
+
 def test_what_is_shown_can_be_called() -> None:
     command = quickstart.program()
     assert command == ["kernrl"] or Path(command[0]).exists()
