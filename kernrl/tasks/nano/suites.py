@@ -1,4 +1,4 @@
-"""Suites of tasks made on the spot from a seed, written as PyTorch in many hands; nano sees their Graphs as it sees anybody's.
+"""Suites of tasks made on the spot from a seed, written as PyTorch in many coding styles; nano sees only Graphs.
 
 It is examined by those of `graph/sample.py`, whose every Graph can be written. It practises on those of `draw/draw_graphs.py`,
 which draws what it learned from, at sizes at which a GPU has work.

@@ -1,4 +1,4 @@
-"""What is sampled and written in many hands lifts back to the Graph that it was, and runs."""
+"""What is sampled and written in many coding styles lifts back to the Graph that it was, and runs."""
 
 from __future__ import annotations
 
