@@ -26,13 +26,12 @@ from kernrl.optimization.searches import Searches, place_of
 from kernrl.reports.kernelbench import write_kernelbench
 from kernrl.reports.optimization_page import render, table_head, table_rows
 from kernrl.runs.run_directory import RunDirectory, read_lines
+from kernrl.signals import INTERRUPTED
 from kernrl.tasks.loaders import load_tasks
 from kernrl.tasks.rows import parse_columns
 from kernrl.tasks.task import Task
 from kernrl.user_code import is_import_path
 from kernrl.verifier.verifier import HardenedVerifier
-
-INTERRUPTED = 130
 
 
 def run(config: OptimizeConfig) -> Result:

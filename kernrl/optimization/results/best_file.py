@@ -71,7 +71,7 @@ def _header(task: Task, trial: Trial, made: dict[str, Any]) -> list[str]:
         f"- Precision: {verdict.precision}. Versions: {versions}.",
         *[f"- Fewer operations: {note}" for note in verdict.notes if note.startswith(FEWER_OPERATIONS)],
         f"- Checked: {'; '.join(_checked(task, verdict))}.",
-        *[f"- Not checked: {line}" for line in not_checked(task, verdict)],
+        *[f"- Not checked: {line}" for line in not_checked(verdict)],
         "",
         "Use it: `from best import ModelNew`, with the arguments and the state_dict of the module that it replaces.",
         "Check it again, on new inputs: `python best.py`.",
@@ -98,7 +98,7 @@ def _checked(task: Task, verdict: Verdict) -> list[str]:
     return parts or ["nothing"]
 
 
-def not_checked(task: Task, verdict: Verdict) -> list[str]:
+def not_checked(verdict: Verdict) -> list[str]:
     """Sentences about what nobody looked at."""
     seen = {record["input_set"] for record in verdict.errors}
     missing = []
