@@ -18,6 +18,14 @@ from kernrl.verifier.trace.recorder import Recorder
 from kernrl.verifier.trace.untraceable import Untraceable
 
 AGAIN = "when it is called again"
+WITH_GRADIENTS = (
+    "forward() does something else when gradients are needed (requires_grad, torch.is_grad_enabled()), and one of the two is not "
+    "judged: write what backward needs in every call, or compute it in backward"
+)
+
+
+class DoesSomethingElse(Untraceable):
+    """A later call did not do what the first did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +181,7 @@ class _Comparison:
 
     @staticmethod
     def _differs(when: str) -> Untraceable:
-        return Untraceable(
+        return DoesSomethingElse(
             f"forward() does something else {when}: its work may depend only on shapes and arguments, not on a count or state"
         )
 
