@@ -82,6 +82,10 @@ REDUCE = _names(
 )
 """Reductions, normalisations and pools."""
 
+ATTENTION = _names("_scaled_dot_product_efficient_attention _scaled_dot_product_flash_attention")
+DISTANCES = _names("_cdist_forward _pdist_forward")
+"""Of these, what compares each row with each other row: as much arithmetic as a product of matrices."""
+
 UNFUSED = MOVE | POINT | REDUCE
 """Allowed, and counted: work that a kernel could have included."""
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from kernrl.verifier.base.devices import Device
 from kernrl.verifier.plan import aten
@@ -55,6 +55,9 @@ DEPTHWISE_SLOTS = 80
 FOURIER_LENGTH = 4096
 """The longest axis that a block transforms by itself, in shared memory: an assumption."""
 
+FEW_ROWS = 25
+"""Up to so many, torch makes no product of distances."""
+
 BLOCK_BYTES = 2048
 """What a block of a norm asks memory for before it waits."""
 WARPS = 64
@@ -75,7 +78,7 @@ class LibraryCost:
 def cost_of(node: AtenNode, device: Device, unit: str) -> LibraryCost:
     """What a call takes, with operands of this unit (`half`, `tf32`, `fp32`); nothing where its operands make no sense."""
     try:
-        return _product_cost(node, device, unit) if aten.base_name(node.op) in aten.LIBRARY else _own_kernel_cost(node, device)
+        return _product_cost(node, device, unit) if aten.base_name(node.op) in aten.LIBRARY else _own_kernel_cost(node, device, unit)
     except (LookupError, ArithmeticError, TypeError, ValueError, AttributeError):
         return LibraryCost(0.0)  # its bytes and operations still count
 
@@ -88,6 +91,8 @@ def _product_cost(node: AtenNode, device: Device, unit: str) -> LibraryCost:
         return _fourier(node, refs[0], out, device)
     if out is None or len(refs) < 2:
         return LibraryCost(0.0)
+    if name == "_trilinear":
+        return _trilinear(node, out, device, unit)
     if "conv" in name:
         cost = _convolution(node, refs[0], refs[1], out, device, unit)
         if node.args[2] is None:
@@ -96,13 +101,64 @@ def _product_cost(node: AtenNode, device: Device, unit: str) -> LibraryCost:
     left, right = refs[1:3] if name.startswith(("add", "badd")) and len(refs) > 2 else refs[:2]
     if len(left.shape) < 2 or len(right.shape) < 2:
         return LibraryCost(0.0)
-    rows, depth, columns = left.shape[-2], left.shape[-1], right.shape[-1]
-    aligned = all(n * ITEM_BYTES[left.dtype] % 16 == 0 for n in (depth, columns))
-    batch = math.prod(left.shape[:-2])
+    # a weight of `linear` lies the other way round, and of `matmul` either side may have the batch
+    rows, depth, columns = left.shape[-2], left.shape[-1], out.shape[-1]
+    aligned = all(n * ITEM_BYTES[left.dtype] % 16 == 0 for n in (depth, right.shape[-1]))
+    batch = math.prod(left.shape[:-2] if name == "addbmm" else out.shape[:-2])
     each = multiply_add_flops(out)
     if not aligned:  # no tensor core reads rows that do not begin at 16 bytes
         return LibraryCost(each * batch * rows * columns * depth / (UNALIGNED_SHARE * peak(device, "fp32")))
     return LibraryCost(each / 2 * product_us(batch, rows, columns, depth, device, unit))
+
+
+def _trilinear(node: AtenNode, out: TensorRef, device: Device, unit: str) -> LibraryCost:
+    """Two products and an addition for each place along the axis that torch walks along, one after the other."""
+    times, first, second, between = pairs_of_three(node.args)
+    us = multiply_add_flops(out) / 2 * sum(product_us(*sides, device, unit) for sides in (first, second))
+    return LibraryCost(times * us, 2.0 * times * between * ITEM_BYTES[out.dtype], 3 * times)
+
+
+Sides: TypeAlias = "tuple[int, int, int, int]"
+"""Of a product: batch, rows, columns and depth."""
+
+
+def pairs_of_three(args: Sequence[Any]) -> tuple[int, Sides, Sides, int]:
+    """How torch multiplies three tensors (`_trilinear`): how often, two products each time, and how many numbers the first makes.
+
+    Args:
+        args: Of the call: the tensors, the axes that each of them lacks, those that are summed, and the one walked along.
+    """
+    lacking = [whole_numbers(axes) for axes in args[3:6]]
+    left, right, third = (_with_axes(ref, axes) for ref, axes in zip(args[:3], lacking, strict=True))
+    along = whole(args[7]) % len(left) if len(args) > 7 else 1
+    times = max(left[along], right[along], third[along])
+    for shape in (left, right, third):
+        shape[along] = 1
+    summed = set(whole_numbers(args[6])) - {along}
+    early = summed & set(lacking[2])  # the third has no such axis
+    first = _sides(left, right, early)
+    made = [1 if axis in early else max(pair) for axis, pair in enumerate(zip(left, right, strict=True))]
+    return times, first, _sides(made, third, summed - early), math.prod(made)
+
+
+def _with_axes(ref: TensorRef, axes: Sequence[int]) -> list[int]:
+    """A shape with these axes of one element put in."""
+    shape = list(ref.shape)
+    for axis in sorted(axes):
+        shape.insert(axis, 1)
+    return shape
+
+
+def _sides(left: Sequence[int], right: Sequence[int], summed: set[int]) -> Sides:
+    batch = rows = columns = depth = 1
+    for axis, (a, b) in enumerate(zip(left, right, strict=True)):
+        if axis in summed:
+            depth *= max(a, b)
+        elif a > 1 and b > 1:
+            batch *= max(a, b)
+        else:
+            rows, columns = rows * a, columns * b
+    return batch, rows, columns, depth
 
 
 def multiply_add_flops(out: TensorRef) -> int:
@@ -218,7 +274,7 @@ def _ceil(number: int, step: int) -> int:
     return -(-number // step) * step
 
 
-def _own_kernel_cost(node: AtenNode, device: Device) -> LibraryCost:
+def _own_kernel_cost(node: AtenNode, device: Device, unit: str) -> LibraryCost:
     """PyTorch's own kernels for norms and softmaxes, whose blocks walk along a row or a channel."""
     refs = [r for a in node.args for r in walk_refs(a)]
     name = aten.base_name(node.op)
@@ -226,6 +282,12 @@ def _own_kernel_cost(node: AtenNode, device: Device) -> LibraryCost:
         return LibraryCost(0.0)
     x = refs[0]
     size = ITEM_BYTES[x.dtype]
+    if name in aten.ATTENTION:
+        queries, keys, wide, batch = x.shape[-2], refs[1].shape[-2], x.shape[-1], math.prod(x.shape[:-2])
+        products = (keys, wide), (refs[2].shape[-1], keys)
+        return LibraryCost(sum(product_us(batch, queries, columns, depth, device, unit) for columns, depth in products))
+    if name in aten.DISTANCES:
+        return _distances(node, x, refs[-1], device, unit)
     if name in ("native_layer_norm", "_fused_rms_norm", "rms_norm"):
         axes = next((a for a in node.args if isinstance(a, (tuple, list)) and a and isinstance(a[0], int)), (x.shape[-1],))
         row = math.prod(whole_numbers(axes))
@@ -242,6 +304,16 @@ def _own_kernel_cost(node: AtenNode, device: Device) -> LibraryCost:
     if name == "logsumexp":  # maximum, difference, exponential, sum, and what mends them
         return LibraryCost(0.0, extra_bytes=6.0 * x.nbytes, launches=6)
     return LibraryCost(0.0)
+
+
+def _distances(node: AtenNode, x: TensorRef, y: TensorRef, device: Device, unit: str) -> LibraryCost:
+    """Of every row from every other. torch makes Euclidean ones of many rows by a product, and others number by number."""
+    batch, rows, deep = math.prod(x.shape[:-2]), x.shape[-2], x.shape[-1]
+    by_product = aten.base_name(node.op) == "_cdist_forward" and node.args[2] == 2 and node.args[3:4] != (2,)
+    if by_product and max(rows, y.shape[-2]) > FEW_ROWS:
+        return LibraryCost(product_us(batch, rows, y.shape[-2], deep + 2, device, unit), launches=6)
+    made = sum(ref.numel for ref in node.outputs if ref is not None)
+    return LibraryCost(3 * made * deep / peak(device, "fp32"))
 
 
 def _softmax(node: AtenNode, x: TensorRef, device: Device) -> LibraryCost:

@@ -23,6 +23,7 @@ from kernrl.verifier.plan.library_time import (
     cost_of,
     fourier_flops,
     multiply_add_flops,
+    pairs_of_three,
     peak,
 )
 from kernrl.verifier.plan.plan import CONSTANT_OP, Arg, AtenNode, LaunchNode, Node, Plan, TensorRef, Variant, walk_refs
@@ -125,14 +126,25 @@ def least_modelled_us(plan: Plan, device: Device, precision: str) -> float:
 
 
 def flops_of(op: str, args: tuple[Arg, ...], outputs: tuple[TensorRef | None, ...]) -> float:
-    """Floating-point operations of a library call (2 for each multiply-add, of complex numbers 8); 0 for any other op."""
+    """Floating-point operations of products: library calls, attention and distances (2 for each multiply-add, of complex numbers
+    8); 0 for any other op."""
     name, out = aten.base_name(op), outputs[0] if outputs else None
     refs = [r for a in args for r in walk_refs(a)]
     if out is not None and refs and name in aten.FOURIER:
         return fourier_flops(refs[0], out, args)
-    if out is None or name not in aten.LIBRARY or len(refs) < 2:
+    if out is None or not refs or name not in aten.LIBRARY | aten.ATTENTION | aten.DISTANCES:
         return 0.0
-    each = multiply_add_flops(out)
+    each, last = multiply_add_flops(out), refs[0].shape[-1] if refs[0].shape else 1
+    if name in aten.DISTANCES:
+        return each * out.numel * last
+    if len(refs) < 2:
+        return 0.0
+    if name in aten.ATTENTION:  # each query meets each key, and their weights each value
+        keys = math.prod(refs[1].shape[-2:-1])
+        return each * keys * (refs[0].numel + out.numel)
+    if name == "_trilinear":
+        times, first, second, _ = pairs_of_three(args)
+        return each * times * (math.prod(first) + math.prod(second))
     if "conv" in name:
         # each output element of a convolution, or each input element of a transposed one, meets one window of the kernel
         x, w = refs[0], refs[1]
@@ -140,7 +152,10 @@ def flops_of(op: str, args: tuple[Arg, ...], outputs: tuple[TensorRef | None, ..
         places = x.numel if transposed else out.numel
         return each * places * math.prod(w.shape[1:])
     left = refs[1] if name.startswith(("add", "badd")) else refs[0]
-    return each * out.numel * (left.shape[-1] if left.shape else 1)
+    depth = left.shape[-1] if left.shape else 1
+    if name == "addbmm":  # the products of a batch are added
+        depth *= math.prod(left.shape[:-2])
+    return each * out.numel * depth
 
 
 def _operands(node: AtenNode | LaunchNode) -> Iterable[TensorRef]:

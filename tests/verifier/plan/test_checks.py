@@ -425,6 +425,19 @@ def test_prices_of_library_calls():
     back = (ref(2, 3, 8, 8), ref(3, 5, 3, 3), None, (1, 1), (0, 0), (1, 1), True, (0, 0), 1)
     assert flops_of("aten.convolution.default", back, (ref(2, 5, 10, 10),)) == 2 * (2 * 3 * 64) * 45
     assert flops_of("aten.relu.default", (ref(4),), (ref(4),)) == 0
+    # the depth is not the last axis of one operand
+    assert flops_of("aten.addbmm.default", (ref(4, 2), ref(3, 4, 8), ref(3, 8, 2)), (ref(4, 2),)) == 3 * 2 * 4 * 8 * 2
+    bilinear = (ref(5, 7), ref(3, 7, 11), ref(5, 11), (1, 3), (0,), (1, 2), (2, 3))
+    assert flops_of("aten._trilinear.default", bilinear, (ref(5, 3),)) == 2 * 3 * (5 * 7 * 11 + 5 * 11)
+    by_ones = (ref(64, 256), ref(32, 256, 1), ref(64, 1), (1, 3), (0,), (1, 2), (2, 3))
+    assert flops_of("aten._trilinear.default", by_ones, (ref(64, 32),)) == 2 * 32 * (64 * 256 + 64)
+    other_order = (ref(5, 7), ref(5, 11), ref(3, 7, 11), (1, 3), (1, 2), (0,), (2, 3))
+    assert flops_of("aten._trilinear.default", other_order, (ref(5, 3),)) == 2 * 3 * (5 * 7 * 11 * 2)
+    attention = (ref(2, 3, 16, 8), ref(2, 3, 32, 8), ref(2, 3, 32, 4))
+    flash = "aten._scaled_dot_product_flash_attention.default"
+    assert flops_of(flash, attention, (ref(2, 3, 16, 4),)) == 2 * 6 * (16 * 32 * 8 + 16 * 32 * 4)
+    assert flops_of("aten._cdist_forward.default", (ref(4, 8), ref(5, 8), 2.0, None), (ref(4, 5),)) == 2 * 4 * 5 * 8
+    assert flops_of("aten._pdist_forward.default", (ref(4, 8), 2.0), (ref(6),)) == 2 * 6 * 8
 
 
 def test_the_floor_counts_inputs_state_and_outputs_once():

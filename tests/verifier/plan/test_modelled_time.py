@@ -75,6 +75,28 @@ def test_products_waste_what_fills_no_tile_and_no_round() -> None:
     assert odd > 2 * aligned, "rows of 120 bytes miss the tensor cores"
 
 
+def test_products_by_other_names_cost_what_products_cost() -> None:
+    def us(op: str, *args: Any, made: tuple[int, ...]) -> float:
+        return cost_of(AtenNode(f"aten.{op}.default", args, {}, (ref(made, storage=9),)), H200, "fp32").us
+
+    a, b, out = ref((4096, 2048)), ref((2048, 1024), storage=1), (4096, 1024)
+    usual = us("mm", a, b, made=out)
+    weight = ref((1024, 2048), storage=1)
+    assert us("linear", a, weight, made=out) == usual
+    assert us("matmul", ref((4096, 2048)), ref((3, 2048, 1024), storage=1), made=(3, *out)) > 2.5 * usual
+    assert us("_cdist_forward", a, weight, 2.0, None, made=out) > 0.8 * usual
+    assert us("_cdist_forward", a, weight, 1.0, None, made=out) > 0.8 * usual
+    keys = ref((1024, 2048), storage=1)
+    assert us("_scaled_dot_product_efficient_attention", a, keys, keys, made=(4096, 2048)) > 1.8 * usual
+
+
+def test_a_product_of_three_is_made_place_by_place() -> None:
+    args = (ref((4096, 256)), ref((512, 256, 1), storage=1), ref((4096, 1), storage=2), (1, 3), (0,), (1, 2), (2, 3))
+    cost = cost_of(AtenNode("aten._trilinear.default", args, {}, (ref((4096, 512), storage=3),)), H200, "tf32")
+    assert cost.launches == 3 * 512
+    assert cost.us > product_us(1, 4096, 512, 256, H200, "tf32")
+
+
 def transform(op: str, shape: tuple[int, ...], made: tuple[int, ...], axes: tuple[int, ...], scaled: int = 0) -> AtenNode:
     """A Fourier transform with these shapes; the last argument counts only where it leads back to real numbers."""
     dtypes = {"_fft_r2c": ("float32", "complex64"), "_fft_c2c": ("complex64",) * 2, "_fft_c2r": ("complex64", "float32")}[op]
