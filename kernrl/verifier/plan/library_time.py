@@ -78,7 +78,8 @@ class LibraryCost:
 def cost_of(node: AtenNode, device: Device, unit: str) -> LibraryCost:
     """What a call takes, with operands of this unit (`half`, `tf32`, `fp32`); nothing where its operands make no sense."""
     try:
-        return _product_cost(node, device, unit) if aten.base_name(node.op) in aten.LIBRARY else _own_kernel_cost(node, device, unit)
+        cost = _product_cost if aten.base_name(node.op) in aten.LIBRARY else _own_kernel_cost
+        return cost(node, device, unit)
     except (LookupError, ArithmeticError, TypeError, ValueError, AttributeError):
         return LibraryCost(0.0)  # its bytes and operations still count
 
@@ -123,7 +124,7 @@ Sides: TypeAlias = "tuple[int, int, int, int]"
 
 
 def pairs_of_three(args: Sequence[Any]) -> tuple[int, Sides, Sides, int]:
-    """How torch multiplies three tensors (`_trilinear`): how often, two products each time, and how many numbers the first makes.
+    """How torch multiplies three tensors: how often, two products each time, and how many numbers the first makes.
 
     Args:
         args: Of the call: the tensors, the axes that each of them lacks, those that are summed, and the one walked along.

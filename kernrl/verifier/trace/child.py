@@ -241,7 +241,7 @@ def _load(source: str) -> types.ModuleType:
     module.__file__ = path
     vars(module).update(guards.builtins_of_a_candidate())
     untouched.add_module("candidate", module)
-    with none_swallowed():
+    with none_swallowed(), guards.importing():
         exec(compile(source, path, "exec", dont_inherit=True), module.__dict__)  # less this file's `annotations`
     return module
 

@@ -39,6 +39,16 @@ _LATER = {
 }  # fmt: skip
 """Functions that nothing of a candidate may call."""
 
+_OF_THE_MACHINE = (
+    "_asyncio _crypt _csv _curses _curses_panel _lsprof _multiprocessing _posixshmem _posixsubprocess _socket _sqlite3 _ssl"
+    " _tkinter _tracemalloc faulthandler fcntl grp nis ossaudiodev pwd readline resource select spwd syslog termios"
+)
+"""Modules of C whose functions set and tell what belongs to the process or the machine: a log mask, flags of a file, a history of
+lines. Nobody needs one to launch a kernel, and each is a place to count in."""
+_WITHOUT_EFFECT = frozenset(("getpwuid", "getpwnam"))
+"""Functions of these that find somebody's home."""
+_TEXTS_OF_LOCALE = "setlocale textdomain bindtextdomain bind_textdomain_codeset gettext dgettext dcgettext"
+
 _VERSION = "Tensor._version"
 
 _HAVE_FRAMES = {
@@ -60,6 +70,7 @@ _DEEPER = 500
 """Calls by which it may be deeper; never less deep, since Triton needs it."""
 
 _in_forward = False
+_importing = False
 
 
 def builtins_of_a_candidate() -> dict[str, Any]:
@@ -90,10 +101,22 @@ def inside_forward() -> Iterator[None]:
             sys.setrecursionlimit(limit)
 
 
+@contextlib.contextmanager
+def importing() -> Iterator[None]:
+    """Within, a candidate's module is executed, which happens once and may set up what it likes."""
+    global _importing
+    _importing = True
+    try:
+        yield
+    finally:
+        _importing = False
+
+
 def install() -> None:
     """Replace what may not be called, for good. Once, before candidates."""
     _guard_functions(nondeterminism.ASKED, always=False)
     _guard_functions(_LATER, always=True)
+    _guard_machine()
     _guard_frames()
     nondeterminism.guard_classes(_guarded)
     _guard_environment()
@@ -113,6 +136,32 @@ def _guard_functions(functions: Mapping[str, str], *, always: bool) -> None:
                 function = getattr(found, name, None)
                 if function is not None and not hasattr(function, "__wrapped__"):
                     setattr(found, name, _guarded(function, f"{module}.{name}", always=always))
+
+
+def _guard_machine() -> None:
+    """Replace functions of C that set and tell what belongs to the process or the machine, also where Python's modules have them."""
+    named = {module: "" for module in _OF_THE_MACHINE.split()} | {"_locale": _TEXTS_OF_LOCALE}
+    guards: dict[int, tuple[Any, Callable[..., Any]]] = {}
+    for module, names in named.items():
+        with contextlib.suppress(ImportError):
+            found = vars(importlib.import_module(module))
+            for name in names.split() or found.keys() - _WITHOUT_EFFECT:
+                if type(function := found.get(name)) is types.BuiltinFunctionType:
+                    guards[id(function)] = function, _of_machine(function, f"{module.lstrip('_')}.{name}")
+    for module in [one for name, one in sys.modules.items() if name.partition(".")[0] in sys.stdlib_module_names]:
+        for name, value in list(vars(module).items()):
+            if id(value) in guards:
+                setattr(module, name, guards[id(value)][1])
+
+
+def _of_machine(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    @functools.wraps(function, updated=())
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        if not _importing and asked_by_candidate():
+            raise Untraceable(f"{name} sets or tells what belongs to the process, which may change between calls: do without it")
+        return function(*args, **kwargs)
+
+    return guarded
 
 
 def _guarded(function: Callable[..., Any], name: str, *, always: bool) -> Callable[..., Any]:

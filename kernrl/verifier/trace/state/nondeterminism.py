@@ -25,6 +25,8 @@ Guard = Callable[..., Callable[..., Any]]
 _SYSTEM = (
     "getpid getppid urandom getrandom times getloadavg getrusage stat lstat fstat listdir scandir open sched_getaffinity"
     " getpgid getpgrp getsid uname isatty ttyname getlogin access readlink read pread readv preadv lseek utime"
+    " get_blocking set_blocking get_inheritable set_inheritable sched_getscheduler sched_setscheduler sched_getparam"
+    " sched_setparam sched_setaffinity getxattr setxattr listxattr removexattr"
 )
 _FUNCTION_MODES = "_len_torch_function_stack _get_function_stack_at _is_torch_function_mode_enabled _is_torch_function_enabled"
 _DISPATCH_KEYS = (

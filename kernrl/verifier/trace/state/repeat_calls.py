@@ -19,8 +19,8 @@ from kernrl.verifier.trace.untraceable import Untraceable
 
 AGAIN = "when it is called again"
 WITH_GRADIENTS = (
-    "forward() does something else when gradients are needed (requires_grad, torch.is_grad_enabled()), and one of the two is not "
-    "judged: write what backward needs in every call, or compute it in backward"
+    "forward() does something else when gradients are needed (requires_grad, torch.is_grad_enabled()), and that is not judged: "
+    "write what backward needs in every call, or compute it in backward"
 )
 
 
