@@ -36,7 +36,7 @@ _HARMLESS_PARTS = {
 }
 """Modules of which this may be used; the rest is out of reach."""
 _REACH = {
-    "os": "os is out of reach: decide everything from shapes and arguments",
+    "os": "os is out of reach: leave files, folders and processes alone, and decide everything from shapes and arguments",
     "sys": "sys is out of reach: decide everything from shapes and arguments",
     "threading": _NO_THREAD,
 }
@@ -138,7 +138,10 @@ def _objections(tree: ast.Module) -> Iterator[tuple[str, int]]:
         elif isinstance(node, ast.ImportFrom) and node.level:
             yield "the import of a relative module is not allowed: use torch, triton and math", node.lineno
     if not _has_kernel(tree):
-        yield "there is no @triton.jit function: write the computation as a Triton kernel and launch it in forward()", 1
+        yield (
+            "there is no @triton.jit function: write the kernel in this text, not in one that is written to a file or executed, and "
+            "launch it in forward()"
+        ), 1
 
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)

@@ -190,6 +190,7 @@ def _where(error: BaseException) -> str:
 def trace(source: str, specs: list[TraceSpec]) -> list[Plan]:
     """Execute the candidate's module once and record its forward for every input set."""
     assert _launches is not None
+    untouched.load_ahead(source)
     untouched.begin()
     at_import, files = Recorder(), open_files()
     _launches.begin(at_import)

@@ -33,6 +33,8 @@ _LEFT_ALONE = (
 )
 _OF_FORKS = ("filelock._api._FORK_STATE",)
 """Set when the process of a candidate is forked."""
+_LAST_REGISTERED = "torch.utils._pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE['NO_SERIALIZED_TYPE_NAME_FOUND']"
+"""The class that was registered last without a name for files, which nobody looks up."""
 _OF_IMPORTS = ("_frozen_importlib", "_frozen_importlib_external")
 _LOCKS = frozenset(
     id(vars(importlib.import_module("importlib._bootstrap")).get(name)) for name in ("_module_locks", "_blocking_on")
@@ -104,6 +106,7 @@ class LibraryTables:
             place, now, before = self._tables[i]
             for key, value in before.items():
                 if callable(value) and type(value) is not JITFunction and dict.get(now, key, value) is not value:
-                    return f"{place}[{key!r}]"
+                    if (replaced := f"{place}[{key!r}]") != _LAST_REGISTERED:
+                        return replaced
         moved = self._of_owners.moved()
         return f"the attributes of {self._owners[moved[0]][0]}" if moved else None

@@ -7,6 +7,7 @@ takes to say more of torch and Triton. Only for the trace child's process.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import copy
 import copyreg
@@ -74,8 +75,10 @@ def remember() -> None:
     """Remember what modules hold, once, before candidates, and after guards are in their places."""
     global _libraries, _dicts, _on_functions
     _fill_in()
-    _knobs.update(compat.knobs())
-    _settings.update(compat.torch_settings())
+    _tables.clear()
+    _in_libraries.clear()
+    _knobs.update({} if _knobs else compat.knobs())  # settings are never set by loading a part of torch
+    _settings.update({} if _settings else compat.torch_settings())
     for name in _FOREIGN:
         names = vars(sys.modules[name])
         _before[name] = names, dict(names)
@@ -103,6 +106,36 @@ def remember() -> None:
     _dicts = Dicts({**names, _ATEN: vars(torch.ops.aten), **{n: one for n, one in tables.items() if isinstance(one, dict)}})
     _on_functions = Attributes(on)
     aten_operators.remember()
+
+
+def load_ahead(source: str) -> None:
+    """Load the parts of torch and Triton that a candidate's text imports, and remember what they set: it is not the candidate's.
+
+    Called before any of its code has run, so nothing of it can pass for torch's.
+    """
+    new = [name for name in imported(source) if name.partition(".")[0] in ("torch", "triton") and name not in sys.modules]
+    if not new or _libraries is None:
+        return
+    for name in new:
+        with contextlib.suppress(Exception):  # no module, or one that fails: the candidate will see
+            importlib.import_module(name)
+    try:
+        check_untouched(at_end=True)
+    except Untraceable:  # most set nothing of others, and to remember all takes a second
+        remember()
+
+
+def imported(source: str) -> list[str]:
+    """What may be modules of the imports in a text; nothing of a text that is no Python."""
+    try:
+        nodes = list(ast.walk(ast.parse(source)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+    found = [one.name for node in nodes if isinstance(node, ast.Import) for one in node.names]
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found += [node.module, *(f"{node.module}.{one.name}" for one in node.names)]
+    return found
 
 
 def _fill_in() -> None:
