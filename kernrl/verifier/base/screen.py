@@ -139,9 +139,12 @@ def _objections(tree: ast.Module) -> Iterator[tuple[str, int]]:
             yield "the import of a relative module is not allowed: use torch, triton and math", node.lineno
     if not _has_kernel(tree):
         yield (
-            "there is no @triton.jit function: write the kernel in this text, not in one that is written to a file or executed, and "
-            "launch it in forward()"
-        ), 1
+            (
+                "there is no @triton.jit function: write the kernel in this text, not in one that goes to a file or to exec, and launch "
+                "it in forward()"
+            ),
+            1,
+        )
 
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)

@@ -126,7 +126,7 @@ def least_modelled_us(plan: Plan, device: Device, precision: str) -> float:
 
 
 def flops_of(op: str, args: tuple[Arg, ...], outputs: tuple[TensorRef | None, ...]) -> float:
-    """Floating-point operations of library calls, attention and distances (2 for each multiply-add, of complex numbers 8); 0 for
+    """Floating-point operations of library calls, attention and distances: 2 for each multiply-add, of complex numbers 8. 0 for
     any other op."""
     name, out = aten.base_name(op), outputs[0] if outputs else None
     refs = [r for a in args for r in walk_refs(a)]

@@ -43,8 +43,8 @@ _OF_THE_MACHINE = (
     "_asyncio _crypt _csv _curses _curses_panel _lsprof _multiprocessing _posixshmem _posixsubprocess _socket _sqlite3 _ssl"
     " _tkinter _tracemalloc faulthandler fcntl grp nis ossaudiodev pwd readline resource select spwd syslog termios"
 )
-"""Modules of C whose functions set and tell what belongs to the process or the machine: a log mask, flags of a file, a history of
-lines. Nobody needs one to launch a kernel, and each is a place to count in."""
+"""Modules of C whose functions set and tell what belongs to the process or the machine: a log mask, flags of a file, a history
+of lines. Nobody needs one to launch a kernel, and each is a place to count in."""
 _WITHOUT_EFFECT = frozenset(("getpwuid", "getpwnam"))
 """Functions of these that find somebody's home."""
 _TEXTS_OF_LOCALE = "setlocale textdomain bindtextdomain bind_textdomain_codeset gettext dgettext dcgettext"
@@ -139,8 +139,8 @@ def _guard_functions(functions: Mapping[str, str], *, always: bool) -> None:
 
 
 def _guard_machine() -> None:
-    """Replace functions of C that set and tell what belongs to the process or the machine, also where Python's modules have them."""
-    named = {module: "" for module in _OF_THE_MACHINE.split()} | {"_locale": _TEXTS_OF_LOCALE}
+    """Replace functions of `_OF_THE_MACHINE`, also where Python's own modules have them."""
+    named = dict.fromkeys(_OF_THE_MACHINE.split(), "") | {"_locale": _TEXTS_OF_LOCALE}
     guards: dict[int, tuple[Any, Callable[..., Any]]] = {}
     for module, names in named.items():
         with contextlib.suppress(ImportError):
@@ -158,7 +158,7 @@ def _of_machine(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     @functools.wraps(function, updated=())
     def guarded(*args: Any, **kwargs: Any) -> Any:
         if not _importing and asked_by_candidate():
-            raise Untraceable(f"{name} sets or tells what belongs to the process, which may change between calls: do without it")
+            raise Untraceable(f"{name} sets or tells what belongs to the process, and may change between calls: do without it")
         return function(*args, **kwargs)
 
     return guarded

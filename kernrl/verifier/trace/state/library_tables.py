@@ -105,8 +105,8 @@ class LibraryTables:
         for i in self._dicts.changed():
             place, now, before = self._tables[i]
             for key, value in before.items():
-                if callable(value) and type(value) is not JITFunction and dict.get(now, key, value) is not value:
-                    if (replaced := f"{place}[{key!r}]") != _LAST_REGISTERED:
-                        return replaced
+                called = callable(value) and type(value) is not JITFunction
+                if called and dict.get(now, key, value) is not value and (found := f"{place}[{key!r}]") != _LAST_REGISTERED:
+                    return found
         moved = self._of_owners.moved()
         return f"the attributes of {self._owners[moved[0]][0]}" if moved else None

@@ -109,7 +109,7 @@ def remember() -> None:
 
 
 def load_ahead(source: str) -> None:
-    """Load the parts of torch and Triton that a candidate's text imports, and remember what they set: it is not the candidate's.
+    """Load the parts of torch and Triton that a candidate's text imports, and remember what they set as not the candidate's.
 
     Called before any of its code has run, so nothing of it can pass for torch's.
     """
