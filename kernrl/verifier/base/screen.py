@@ -20,6 +20,11 @@ _NO_PROCESS = "processes cannot be started: write the computation in Triton"
 _NO_THREAD = "threads are not traced: call things in order"
 _NO_NATIVE = "native code cannot be called: write the computation in Triton"
 
+_NO_KERNEL = (
+    "there is no @triton.jit function: write the kernel in this text, not in one that is written to a file or executed, and "
+    "launch it in forward()"
+)
+
 _FORBIDDEN_MODULES = {
     "subprocess": _NO_PROCESS, "multiprocessing": _NO_PROCESS, "concurrent": _NO_THREAD, "asyncio": _NO_THREAD,
     "ctypes": _NO_NATIVE, "cffi": _NO_NATIVE, "cupy": _NO_CUDA, "numba": _NO_CUDA, "pycuda": _NO_CUDA,
@@ -138,13 +143,7 @@ def _objections(tree: ast.Module) -> Iterator[tuple[str, int]]:
         elif isinstance(node, ast.ImportFrom) and node.level:
             yield "the import of a relative module is not allowed: use torch, triton and math", node.lineno
     if not _has_kernel(tree):
-        yield (
-            (
-                "there is no @triton.jit function: write the kernel in this text, not in one that goes to a file or to exec, and launch "
-                "it in forward()"
-            ),
-            1,
-        )
+        yield _NO_KERNEL, 1
 
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
