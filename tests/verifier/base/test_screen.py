@@ -37,6 +37,7 @@ def test_an_honest_module_passes():
     ("line", "says"),
     [
         ("import os\nos.system('ls')", "os is out of reach"),
+        ("import os\nos.makedirs('cache')", "leave files, folders and processes alone"),
         ("from os import system as run\nrun('ls')", "os is out of reach"),
         ("import subprocess as sp\nsp.run(['ls'])", "processes"),
         ("from ctypes import CDLL\nlibrary = CDLL('x')", "native code"),
@@ -156,6 +157,11 @@ def test_a_module_without_the_model_is_no_code():
     assert rejection is not None
     assert rejection.status is Status.NO_CODE
     assert screen(HONEST.replace("class ModelNew", "class Fused") + "\nModelNew = Fused\n") is None
+
+
+def test_a_kernel_in_a_text_that_becomes_a_file_is_none():
+    written = HONEST.replace("@triton.jit", "TEXT = '@triton.jit'")
+    assert "not in one that is written to a file" in str(screen(written))
 
 
 def test_a_module_without_a_kernel_is_refused():
