@@ -174,6 +174,8 @@ class _Forward(HostMemory):
                 self._sizes_behind(op, op.window)
             elif op.how == "slice" and op.step > 1:
                 self._sizes_behind_steps(op)
+            elif op.how == "slice":
+                self._sizes_of_slices(op)
             elif self.windows and op.kind == "library" and (found := convolution(self.program, op)):
                 self._sizes_behind_taps(op, found.taps)
         graph = graphs[0]
@@ -244,6 +246,13 @@ class _Forward(HostMemory):
         start = set(op.start or (0,))
         if len(start) == 1 and all((n - 1 - min(start)) // op.step + 1 == m for n, m in zip(before, after, strict=True)):
             self.names.windows.setdefault(after, (before, 1 + min(start), op.step))
+
+    def _sizes_of_slices(self, op: Op) -> None:
+        """Of an axis less a few of its elements, which are as many at every set."""
+        before, after = (self.program.shapes[v][op.dims[0]] for v in (op.reads[0], op.value))
+        gaps = {n - m for n, m in zip(before, after, strict=True)}
+        if len(gaps) == 1 and before != after and len(set(after)) > 1:
+            self.names.cuts.setdefault(after, (before, gaps.pop()))
 
     def run(self) -> Answer:
         if not any(isinstance(u, Group) for u in self.s.units):

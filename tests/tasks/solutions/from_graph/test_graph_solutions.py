@@ -201,6 +201,18 @@ CORNERS = {
         f"{ROWS}, torch.randn(H, 8)",
         "self, x, s",
     ),
+    "numbers_of_products": module(
+        "pass",
+        "n, d = x.shape; m = n * (n - 1)\n        "
+        "return x.exp().sum() / x.numel(), x / n**2, (x @ x.T).sum() / m, x[1:] * (m // 2)",
+        ROWS,
+    ),
+    "cut_and_laid_flat": module(
+        "pass",
+        "_, c, h, w = x.shape; s = (x[:, :, 1:] - x[:, :, :-1]).square().sum() / (c * (h - 1) * w)\n        "
+        "return s, x[:, :, 1:-1, 2:].flatten(1).tanh(), x[..., :-1].mean(1).reshape(-1, w - 1).softmax(1)",
+        IMAGE,
+    ),
     "resized": module("pass", "return F.interpolate(x.relu(), size=(2 * H, 2 * W), mode='bilinear').exp() + 1", IMAGE),
 }
 """Name → source of what is easily got wrong."""
@@ -256,6 +268,14 @@ def test_a_size_that_is_the_step_of_a_range_is_no_number_of_the_full_set() -> No
     }
     assert steps
     assert not [step for step in steps if step.isdigit()]
+
+
+def test_a_size_that_no_set_changes_is_a_factor_of_a_number_only_where_it_belongs() -> None:
+    divided = module("pass", "_, c, h, w = x.shape; return x / (c * h * w) ** 0.5, x.exp().sum() / x.numel()", IMAGE)
+    sets = (InputSet("full"), InputSet("small", {"C": 8, "H": 6, "W": 7}), InputSet("ragged", {"C": 5, "H": 9, "W": 11}))
+    solutions = write_solutions(Task("t", divided, input_sets=sets))
+    assert solutions
+    assert all("(C * H * W) ** 0.5" in s.triton_code and "float(B * C * H * W)" in s.triton_code for s in solutions)
 
 
 @pytest.mark.slow

@@ -71,6 +71,8 @@ class Names:
     """Size behind a pool or convolution → (size n before it, m, stride): `(n - m) // stride + 1`."""
     spread: dict[Size, tuple[Size, int, int]] = field(default_factory=dict)
     """Size behind a transposed convolution → (size n before it, m, stride): `n * stride + m`."""
+    cuts: dict[Size, tuple[Size, int]] = field(default_factory=dict)
+    """Size of a slice → (size n before it, m): `n - m`."""
     divisors: list[int] = field(default_factory=list)
     """By what dimensions are divided: numbers of groups and pieces."""
     lines: dict[str, str] = field(default_factory=dict)
@@ -123,6 +125,9 @@ class Names:
         if size in self.spread and self.dim(size) is None:
             before, plus, stride = self.spread[size]
             return self._line("O", size, f"{self.expression(before)} * {stride} {'-' if plus < 0 else '+'} {abs(plus)}")
+        if size in self.cuts and self.dim(size) is None:
+            before, minus = self.cuts[size]
+            return f"({self.expression(before)} - {minus})"
         first = next(iter(size))
         constant = len(set(size)) == 1 and len(size) > 1
         if name := self.dim(size):
@@ -160,6 +165,7 @@ class Names:
         for a in [
             *self.windows,
             *self.spread,
+            *self.cuts,
         ]:  # before multiples of what a window looks at, which are right only where it fits exactly
             rest = over(size, a)
             if rest and (parts := self._factors(rest, dims, 5)):
@@ -175,7 +181,7 @@ class Names:
             for b in dims:
                 if over(a, b) == size:
                     return f"({self.dim(a)} // {self.dim(b)})"
-        dims += [*self.windows, *self.spread]
+        axes, dims = dims, [*dims, *self.windows, *self.spread, *self.cuts]
         if parts := self._factors(size, dims, 6):
             return " * ".join(self.expression(p) for p in parts)
         for a in dims:
@@ -195,10 +201,15 @@ class Names:
             whole = over(times((1,) * len(size), *shape), size)
             if whole and len(set(whole)) == 1:
                 return self._line("R", size, f"{tensor}.numel() // {whole[0]}")
-        for a in dims:
+        for a in axes:
             gap = [x - y for x, y in zip(size, a, strict=True)]
             if len(set(gap)) == 1 and len(size) > 1 and abs(gap[0]) < 64:
                 return f"({self.dim(a)} {'+' if gap[0] > 0 else '-'} {abs(gap[0])})"
+        near = [tuple(n + by for n in a) for a in axes if len(set(a)) > 1 for by in (-1, 1)]
+        for by in (1, 2):  # pairs of different rows, each once or twice
+            if parts := self._factors(times(size, (by,) * len(size)), dict.fromkeys([*dims, *near]), 4):
+                product = " * ".join(self.expression(p) for p in parts)
+                return product if by == 1 else f"({product} // 2)"
         return None
 
     def _factors(self, size: Size, dims: Iterable[Size], most: int) -> list[Size] | None:
@@ -213,21 +224,36 @@ class Names:
         return None
 
     def number(self, values: Sequence[float]) -> str:
-        """Python that gives a number that differs between the sets: a size, its root, logarithm or inverse."""
+        """Python of a number that differs between the sets: a size or a product of sizes, its root, logarithm or inverse."""
         dims = list(dict.fromkeys(s for _, shape in self.live for s in shape if not is_one(s)))
-        pairs = [times(a, b) for a, b in combinations(dims, 2)]
-        for size in [*dims, *pairs]:
-            for text, function in NUMBERS:
-                made = [function(n) for n in size]
-                ratios = [v / m if m else math.nan for v, m in zip(values, made, strict=True)]
-                if all(math.isclose(r, ratios[0], rel_tol=1e-9) for r in ratios):
-                    inner = text.format(self.expression(size))
-                    return inner if math.isclose(ratios[0], 1.0, rel_tol=1e-9) else f"{float(f'{ratios[0]:.12g}')!r} * {inner}"
+        pairs, squares = [times(a, b) for a, b in combinations(dims, 2)], [times(a, a) for a in dims]
+        spans = [(tensor, shape[i:j]) for tensor, shape in self.live for i, j in combinations(range(len(shape) + 1), 2)]
+        runs = [times(*span) for tensor, span in spans if len(span) > 2 or len(span) == self.ranks[tensor] == 2]
+        for size in dict.fromkeys([*dims, *runs]):  # a batch that no set changes is a factor, rather than a number
+            if found := self._of(size, values):
+                return found
+        for size in dict.fromkeys([*dims, *pairs, *squares, *runs]):
+            if found := self._of(size, values, multiples=True):
+                return found
         for size in dims:  # the size that a convolution would give: `2 * H - 1`
             if fit := _line(size, values):
                 step, shift = fit
                 return f"float({step} * {self.expression(size)} {'-' if shift < 0 else '+'} {abs(shift)})"
+        for text, function, inverse in NUMBERS:
+            if (size := _size_of(values, function, inverse)) and (found := self._composed(size)):
+                return text.format(found)
         raise CannotWriteError(f"no size explains the numbers {tuple(values)}")
+
+    def _of(self, size: Size, values: Sequence[float], *, multiples: bool = False) -> str | None:
+        """Python that gives numbers of a size; of some multiple of it as well, if asked."""
+        for text, function, _ in NUMBERS:
+            made = [function(n) for n in size]
+            ratios = [v / m if m else math.nan for v, m in zip(values, made, strict=True)]
+            plain = math.isclose(ratios[0], 1.0, rel_tol=1e-9)
+            if (plain or multiples) and all(math.isclose(r, ratios[0], rel_tol=1e-9) for r in ratios):
+                inner = text.format(self.expression(size))
+                return inner if plain else f"{float(f'{ratios[0]:.12g}')!r} * {inner}"
+        return None
 
     def unpack(self) -> list[str]:
         """Lines that assign the names used since the last call."""
@@ -255,14 +281,25 @@ def _line(size: Size, values: Sequence[float]) -> tuple[int, int] | None:
     return (int(step), int(shift)) if whole and all(step * m + shift == w for m, w in pairs) else None
 
 
-NUMBERS: tuple[tuple[str, Callable[[int], float]], ...] = (
-    ("float({})", float),
-    ("({}) ** 0.5", lambda n: n**0.5),
-    ("({}) ** -0.5", lambda n: n**-0.5),
-    ("1.0 / ({})", lambda n: 1.0 / n),
-    ("math.log({})", math.log),
-    ("1.0 / math.log({})", lambda n: 1.0 / math.log(n) if n > 1 else math.nan),
-    ("({} - 1.0)", lambda n: n - 1.0),
-    ("1.0 / ({} - 1.0)", lambda n: 1.0 / (n - 1.0) if n > 1 else math.nan),
+def _size_of(values: Sequence[float], function: Callable[[int], float], inverse: Callable[[float], float]) -> Size | None:
+    """The size that a function gives these numbers of, where there is one."""
+    try:
+        size = tuple(round(inverse(v)) for v in values)
+        made = [function(n) for n in size]
+    except (ArithmeticError, ValueError):
+        return None
+    fits = min(size) > 0 and all(math.isclose(m, v, rel_tol=1e-9) for m, v in zip(made, values, strict=True))
+    return size if fits else None
+
+
+NUMBERS: tuple[tuple[str, Callable[[int], float], Callable[[float], float]], ...] = (
+    ("float({})", float, float),
+    ("({}) ** 0.5", lambda n: n**0.5, lambda v: v**2),
+    ("({}) ** -0.5", lambda n: n**-0.5, lambda v: v**-2),
+    ("1.0 / ({})", lambda n: 1.0 / n, lambda v: 1.0 / v),
+    ("math.log({})", math.log, math.exp),
+    ("1.0 / math.log({})", lambda n: 1.0 / math.log(n) if n > 1 else math.nan, lambda v: math.exp(1.0 / v)),
+    ("({} - 1.0)", lambda n: n - 1.0, lambda v: v + 1.0),
+    ("1.0 / ({} - 1.0)", lambda n: 1.0 / (n - 1.0) if n > 1 else math.nan, lambda v: 1.0 / v + 1.0),
 )
-"""Python of a size → what it gives."""
+"""Python of a size → what it gives, and what takes that back to the size."""
