@@ -484,6 +484,22 @@ def test_a_buffer_of_one_number_stays_a_tensor_where_one_is_wanted() -> None:
     assert [p.path for p in graph.parameters] == ["m", "v"]
 
 
+@pytest.mark.parametrize("moved", ["to(x.device)", "float()", "type_as(y)", "to(y)[:8]", "contiguous()"])
+@pytest.mark.parametrize("made", ["torch.linspace(0, 1, 8)", "torch.linspace(0, 1, 8).expand(999, 8)[5:]"])
+def test_a_plain_attribute_that_forward_moves_or_casts_is_a_constant(made: str, moved: str) -> None:
+    graph = assert_task_same(task_of(f"(y[:, None] * self.t.{moved}).sum(1)", f"self.t = {made}"), None)
+    assert [(p.kind, p.path) for p in graph.parameters] == [("constant", "t")]
+
+
+def test_plain_attributes_of_a_live_module_stay_what_they_are() -> None:
+    module = nn.Sequential(nn.Linear(4, 4))
+    module.scale, module.forward = torch.rand(4), lambda x: module[0](x) * module.scale.to(x.device)
+    scale = module.scale
+    lift_module(module, [torch.rand(2, 4)])
+    assert vars(module)["scale"] is scale
+    assert not list(module.buffers())
+
+
 def test_lifting_leaves_the_random_state_alone() -> None:
     torch.manual_seed(3)
     expected = torch.rand(2)

@@ -94,6 +94,8 @@ class Reading:
     def _held(self, spec: Any, value: Tensor, program: torch.export.ExportedProgram) -> Any:
         """A tensor of the module; a number where it is a buffer of one, which the constructor settled."""
         kind = {"PARAMETER": "parameter", "BUFFER": "buffer"}.get(spec.kind.name, "constant")
+        if spec.target not in self.paths:  # a plain attribute
+            kind = "constant"
         path = self.paths.get(str(spec.target), str(spec.target))
         if path in self.held:
             return self.held[path]

@@ -92,7 +92,7 @@ def trace(module: nn.Module, args: Sequence[Any], mode: MostlyFake) -> Traced:
     """
     numbers = _all_fake(module, mode)
     given = tuple(mode.faked(list(args)))
-    with EXPORTING, _without_custom_autograd(), _without_code(), quiet(), torch.no_grad():
+    with EXPORTING, _attributes_held(module), _without_custom_autograd(), _without_code(), quiet(), torch.no_grad():
         program = torch.export.export(module, given, strict=False)
     return Traced(program, given, numbers)
 
@@ -116,6 +116,26 @@ def _all_fake(module: nn.Module, mode: MostlyFake) -> dict[str, Tensor]:
                     seen[id(tensor)] = nn.Parameter(fake, tensor.requires_grad) if is_parameter else fake
                 held[name] = seen[id(tensor)]  # pyright: ignore[reportArgumentType]
     return numbers
+
+
+@contextlib.contextmanager
+def _attributes_held(module: nn.Module) -> Iterator[None]:
+    """Have plain tensor attributes be buffers: torch.export makes others of those, and mixes them up with ours."""
+    held = [
+        (part, name, tensor)
+        for part in module.modules()
+        for name, tensor in part.__dict__.items()
+        if isinstance(tensor, Tensor) and not hasattr(type(part), name)
+    ]
+    for part, name, tensor in held:
+        del part.__dict__[name]
+        part._buffers[name] = tensor
+    try:
+        yield
+    finally:
+        for part, name, tensor in held:
+            part._buffers.pop(name, None)
+            part.__dict__[name] = tensor
 
 
 @contextlib.contextmanager
