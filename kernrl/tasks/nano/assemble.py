@@ -15,7 +15,7 @@ from kernrl.tasks.graph.graph import Graph
 from kernrl.tasks.nano.headers import MissingNameError, Shapes, with_headers
 from kernrl.tasks.solutions.from_graph.answer import Source, write_answer
 from kernrl.tasks.solutions.from_graph.codegen.assembly import Kernel
-from kernrl.tasks.solutions.from_graph.write_forward import Answer, bound
+from kernrl.tasks.solutions.from_graph.write_forward import Answer, beside, bound
 
 
 class MalformedReplyError(Exception):
@@ -120,10 +120,8 @@ def _bindings(source: Source, graph: Graph, names: Set[str]) -> list[str]:
         name = p.value.name
         if name not in names:
             continue
-        if p.path:
-            lines.append(f"{name} = {bound(p.path)}")
+        if p.kind == "constant":
+            lines.insert(0, f"{name} = {beside(p, source.argument(graph.inputs[0]))}")
         else:
-            shaped = f".reshape({p.value.shape})" if len(p.value.shape) > 1 else ""
-            device = source.argument(graph.inputs[0])
-            lines.insert(0, f"{name} = torch.tensor({list(p.data)}, device={device}.device){shaped}")
+            lines.append(f"{name} = {bound(p.path)}")
     return lines

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from kernrl.tasks.graph.graph import Graph, Node
+from kernrl.tasks.graph.graph import Graph, Node, Parameter
 from kernrl.tasks.solutions.from_graph.codegen.convolution_tile import write_convolution
 from kernrl.tasks.solutions.from_graph.codegen.described_products import write_described
 from kernrl.tasks.solutions.from_graph.codegen.kernels import Choice, GroupWriter, Kernel, write_kernel
@@ -195,12 +195,10 @@ class _Forward(HostMemory):
                 self.host[held.value.name] = expression
             self.names.add(self.host[held.value.name], self.program.shapes[held.value.name])
         for p in graph.parameters:
-            self.host[p.value.name] = bound(p.path) if p.path else p.value.name
-            if not p.path:
-                device = self.host[graph.inputs[0].value.name]
-                shaped = f".reshape({p.value.shape})" if len(p.value.shape) > 1 else ""
-                self._say(f"{p.value.name} = torch.tensor({list(p.data)}, device={device}.device){shaped}")
-            self.names.add(self.host[p.value.name], self.program.shapes[p.value.name])
+            self.host[p.value.name] = bound(p.path) if p.kind != "constant" else p.value.name
+            if p.kind == "constant":
+                self._say(f"{p.value.name} = {beside(p, self.host[graph.inputs[0].value.name])}")
+            self.names.add(bound(p.path) if p.path else p.value.name, self.program.shapes[p.value.name])
 
     def _order_apart(self) -> None:
         """Transposed convolutions that go by strides are written with the channels innermost, as their pixels lie apart."""
@@ -416,6 +414,14 @@ class _Forward(HostMemory):
     def _placed(self, text: str) -> str:
         """Python with its values in memory written in."""
         return re.sub(r"@(\w+)@", lambda m: self.value(m[1]), text)
+
+
+def beside(constant: Parameter, x: str) -> str:
+    """Python of a plain attribute, or of a tensor that `forward` writes out, on the device of x."""
+    if constant.path:  # which no `.to(device)` of the module moves
+        return f"{bound(constant.path)}.to({x}.device)"
+    shaped = f".reshape({constant.value.shape})" if len(constant.value.shape) > 1 else ""
+    return f"torch.tensor({list(constant.data)}, device={x}.device){shaped}"
 
 
 def bound(path: str) -> str:

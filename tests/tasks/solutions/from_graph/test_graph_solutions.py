@@ -270,6 +270,14 @@ def test_a_size_that_is_the_step_of_a_range_is_no_number_of_the_full_set() -> No
     assert not [step for step in steps if step.isdigit()]
 
 
+@pytest.mark.slow
+def test_a_plain_attribute_is_moved_to_the_device_that_forward_moves_it_to(cpu_verifier: HardenedVerifier) -> None:
+    kept = module("self.t = torch.linspace(1, 2, C)", "return torch.tanh(x * self.t.to(x.device)) * 3", ROWS)
+    task = with_input_sets(Task("t", kept))
+    verdict = cpu_verifier.verify(task, write_solutions(task)[0].triton_code)
+    assert verdict.correct, verdict.reason
+
+
 def test_a_size_that_no_set_changes_is_a_factor_of_a_number_only_where_it_belongs() -> None:
     divided = module("pass", "_, c, h, w = x.shape; return x / (c * h * w) ** 0.5, x.exp().sum() / x.numel()", IMAGE)
     sets = (InputSet("full"), InputSet("small", {"C": 8, "H": 6, "W": 7}), InputSet("ragged", {"C": 5, "H": 9, "W": 11}))
