@@ -14,12 +14,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from kernrl.errors import UsageError
 from kernrl.tasks.graph.graph import Graph
 from kernrl.tasks.graph.lifting.read import REMEDY, LiftError, Reading
-from kernrl.tasks.graph.lifting.trace import CustomAutogradError, MostlyFake, as_python, quiet, trace
+from kernrl.tasks.graph.lifting.trace import CustomAutogradError, MostlyFake, as_python, conversions, quiet, trace
 from kernrl.tasks.task import FULL, InputSet, Reference, Task, load_reference
 
 _MOST_KEPT = 256
@@ -55,10 +56,10 @@ def _lift(task: Task, input_set: InputSet | None, change: Callable[[list[Any]], 
     state = torch.random.get_rng_state()
     try:
         with quiet():
-            with mode, as_python():
+            with mode, as_python(), conversions():
                 reference: Reference = load_reference(task, input_set)
-                module = reference.Model(*reference.get_init_inputs())
-                inputs = change(list(reference.get_inputs()))
+                module = _single(reference.Model(*reference.get_init_inputs()))
+                inputs = tree_map_only(Tensor, _as_float32, change(list(reference.get_inputs())))
             traced = trace(module, inputs, mode)
     except UsageError:
         raise
@@ -67,6 +68,16 @@ def _lift(task: Task, input_set: InputSet | None, change: Callable[[list[Any]], 
     finally:
         torch.random.set_rng_state(state)
     return Reading(traced, module, where, task.id).graph()
+
+
+def _single(module: nn.Module) -> nn.Module:
+    """A module in float32, as it is judged: a policy casts what a task's constructor made in another dtype, and its inputs."""
+    held = [*module.parameters(), *module.buffers()]
+    return module if all(_as_float32(tensor) is tensor for tensor in held) else module.float()
+
+
+def _as_float32(tensor: Tensor) -> Tensor:
+    return tensor.float() if tensor.is_floating_point() and tensor.itemsize > 1 else tensor
 
 
 def lift_module(module: nn.Module, inputs: Sequence[Any]) -> Graph:

@@ -500,6 +500,23 @@ def test_plain_attributes_of_a_live_module_stay_what_they_are() -> None:
     assert not list(module.buffers())
 
 
+@pytest.mark.parametrize(
+    "convert", ["half()", "bfloat16()", "double()", "to(torch.float16)", "to('cpu', torch.double)", "float()"]
+)
+@pytest.mark.parametrize("part", ["self", "self.a", "self.b"])
+def test_a_constructor_may_convert_large_parameters_and_is_read_as_it_is_judged(part: str, convert: str) -> None:
+    tied = "self.a = nn.Linear(8, 999); self.b = nn.Embedding(999, 8); self.b.weight = self.a.weight"
+    graph = lift(task_of("(self.a(y), self.b.weight.sum(0))", f"{tied}; {part}.{convert}"))
+    assert [(p.path, p.value.dtype) for p in graph.parameters] == [("a.weight", "float32"), ("a.bias", "float32")]
+    assert [node.op for node in graph.nodes] == ["mul", "linear", "sum"]
+
+
+def test_inputs_are_read_in_the_dtype_that_they_are_judged_in() -> None:
+    source = task_of("self.a(y)", "self.a = nn.Linear(8, 999).half()").pytorch_code
+    graph = lift(Task("mine", source.replace("torch.randn(4, 8)", "torch.randn(4, 8).half()")))
+    assert {value.dtype for value in graph.values.values()} == {"float32"}
+
+
 def test_lifting_leaves_the_random_state_alone() -> None:
     torch.manual_seed(3)
     expected = torch.rand(2)

@@ -11,7 +11,7 @@ import io
 import logging
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -169,6 +169,29 @@ def as_python() -> Iterator[None]:
             yield
         finally:
             torch.jit.script, torch.jit.trace = kept
+
+
+@contextlib.contextmanager
+def conversions() -> Iterator[None]:
+    """Let a constructor convert parameters that are fake (`.half()`): torch would swap them, and something else holds them."""
+    apply = nn.Module._apply
+
+    def convert(module: nn.Module, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
+        if not any(isinstance(p, FakeTensor) for p in module._parameters.values()):
+            return apply(module, fn, recurse)
+        for child in module.children() if recurse else ():
+            child._apply(fn)
+        for parameter in module.parameters(recurse=False):
+            parameter.data = fn(parameter.detach())
+        module._buffers.update({name: fn(b) for name, b in module._buffers.items() if b is not None})
+        return module
+
+    with EXPORTING:
+        nn.Module._apply = convert  # pyright: ignore[reportAttributeAccessIssue]
+        try:
+            yield
+        finally:
+            nn.Module._apply = apply
 
 
 @contextlib.contextmanager

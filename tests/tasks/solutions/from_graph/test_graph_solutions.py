@@ -243,7 +243,7 @@ def test_corner_cases_are_right_in_every_style(name: str) -> None:
 
 
 def test_what_float32_cannot_hold_is_copied_as_it_is() -> None:
-    double = module("pass", "return torch.tanh(x).T, x.argmax(1) + 2**40", "torch.randn(H, C, dtype=torch.float64)")
+    double = module("pass", "d = x.double(); return torch.tanh(d).T, d.argmax(1) + 2**40", ROWS)
     solutions = write_solutions(Task("t", double))
     assert solutions
     assert not [s.style for s in solutions if "tl.load" not in s.triton_code or "tl.float32" in s.triton_code]
@@ -268,6 +268,15 @@ def test_a_size_that_is_the_step_of_a_range_is_no_number_of_the_full_set() -> No
     }
     assert steps
     assert not [step for step in steps if step.isdigit()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("convert", ["self.half()", "self.l.to(torch.bfloat16)", "self.double()"])
+def test_a_constructor_that_converts_is_answered_under_the_policy(convert: str, cpu_verifier: HardenedVerifier) -> None:
+    made = module(f"self.l = nn.Linear(C, C); {convert}", "return torch.tanh(self.l(x.to(self.l.weight.dtype)))", ROWS)
+    task = with_input_sets(Task("t", made))
+    verdict = cpu_verifier.verify(task, write_solutions(task)[0].triton_code)
+    assert verdict.correct, verdict.reason
 
 
 @pytest.mark.slow
