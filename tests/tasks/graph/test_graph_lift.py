@@ -517,6 +517,38 @@ def test_inputs_are_read_in_the_dtype_that_they_are_judged_in() -> None:
     assert {value.dtype for value in graph.values.values()} == {"float32"}
 
 
+@pytest.mark.parametrize(
+    "result",
+    [
+        "torch.distributions.Normal(y, y.exp()).log_prob(x)",
+        "torch.distributions.kl_divergence(*(torch.distributions.Normal(t, t.exp()) for t in (x, y)))",
+        "torch.distributions.Categorical(logits=y).entropy()",
+        "F.gaussian_nll_loss(x, y, y.exp())",
+    ],
+)
+def test_a_check_of_numbers_that_only_raises_is_passed(result: str) -> None:
+    assert not assert_task_same(task_of(result, "pass"), None).unknown
+
+
+@pytest.mark.parametrize(
+    "check", ["if (y > 99).any():", "if not torch.isfinite(y).all():", "if (y > 99).any() or y.isnan().any():"]
+)
+def test_so_is_one_of_the_module_s_own_but_no_other_condition(check: str) -> None:
+    raises = task_of("y.tanh()", "pass").pytorch_code.replace(
+        "return y.tanh()", f"{check}\n            raise ValueError\n        return y.tanh()"
+    )
+    ask = torch.Tensor.__bool__
+    assert lift(Task("mine", raises)).composition == ("mul_number", "tanh")
+    assert torch.Tensor.__bool__ is ask
+    with pytest.raises(LiftError, match="decides by the numbers in a tensor"):
+        lift(Task("mine", raises.replace("raise ValueError", "y = y + 1")))
+
+
+def test_an_assertion_about_numbers_is_passed() -> None:
+    held = task_of("y.tanh()", "pass").pytorch_code.replace("return y", "assert (y < 99).all()\n        return y")
+    assert lift(Task("mine", held)).composition == ("mul_number", "tanh")
+
+
 def test_lifting_leaves_the_random_state_alone() -> None:
     torch.manual_seed(3)
     expected = torch.rand(2)

@@ -22,6 +22,8 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from kernrl.tasks.graph.lifting.raising_checks import checks_passed
+
 SMALL = 4096
 """Most elements of a tensor that is made for real."""
 
@@ -92,7 +94,10 @@ def trace(module: nn.Module, args: Sequence[Any], mode: MostlyFake) -> Traced:
     """
     numbers = _all_fake(module, mode)
     given = tuple(mode.faked(list(args)))
-    with EXPORTING, _attributes_held(module), _without_custom_autograd(), _without_code(), quiet(), torch.no_grad():
+    changed = _attributes_held(module), _without_custom_autograd(), _without_code(), checks_passed(), quiet(), torch.no_grad()
+    with EXPORTING, contextlib.ExitStack() as stack:
+        for change in changed:
+            stack.enter_context(change)
         program = torch.export.export(module, given, strict=False)
     return Traced(program, given, numbers)
 
