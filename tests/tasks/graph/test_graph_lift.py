@@ -430,6 +430,19 @@ def test_torchscript_is_read_as_the_python_that_it_is() -> None:
     assert torch.jit.script is script
 
 
+@pytest.mark.parametrize("decorator", ["@torch.compile", "@torch.compile(dynamic=True)", "@torch.compile(mode='default')"])
+def test_a_helper_under_torch_compile_is_read_as_the_python_that_it_is(decorator: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def called(*_: Any, **__: Any) -> Any:
+        pytest.fail("Dynamo was asked")
+
+    monkeypatch.setattr("torch._dynamo.optimize", called)
+    kept = torch.compile
+    helped = task_of("gated(y)", "pass").pytorch_code
+    helped = helped.replace("class Model", f"{decorator}\ndef gated(x):\n    return F.silu(x) * x\n\n\nclass Model")
+    assert lift(Task("mine", helped)).composition == ("mul_number", "silu", "mul")
+    assert torch.compile is kept
+
+
 @pytest.mark.parametrize("compiled", [torch.jit.script, lambda part: torch.jit.trace(part, torch.rand(2, 8))])
 def test_a_live_module_in_torchscript_is_refused_in_one_sentence(compiled: Any) -> None:
     inner = compiled(nn.Linear(8, 8))

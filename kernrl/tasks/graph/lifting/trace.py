@@ -166,14 +166,18 @@ def quiet() -> Iterator[None]:
 
 @contextlib.contextmanager
 def as_python() -> Iterator[None]:
-    """Leave what TorchScript would compile as the Python that it is: its programs take no fake tensors."""
+    """Leave what TorchScript or Dynamo would compile as the Python that it is: their programs take no fake tensors."""
+
+    def compiled(code: Any = None, *_: Any, **__: Any) -> Any:
+        return compiled if code is None else code
+
     with EXPORTING:
-        kept = torch.jit.script, torch.jit.trace
-        torch.jit.script = torch.jit.trace = lambda code, *_, **__: code  # pyright: ignore[reportAttributeAccessIssue]
+        kept = torch.jit.script, torch.jit.trace, torch.compile
+        torch.jit.script = torch.jit.trace = torch.compile = compiled  # pyright: ignore[reportAttributeAccessIssue]
         try:
             yield
         finally:
-            torch.jit.script, torch.jit.trace = kept
+            torch.jit.script, torch.jit.trace, torch.compile = kept
 
 
 @contextlib.contextmanager
