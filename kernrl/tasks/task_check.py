@@ -22,7 +22,7 @@ from kernrl.tasks.worker_pool import apart_from_main
 
 
 def check_task(task: Task, timeout_s: float = 60.0, cache_dir: Path | None = None) -> Task:
-    """Run the reference on two fresh inputs, at the smallest input set, in a child process.
+    """Run the reference on two fresh inputs, at the smallest input set, in a child process; at others that are small, once.
 
     Args:
         cache_dir: Where derived input sets are kept by source; nothing is kept where it is None.
@@ -106,6 +106,15 @@ def _check(task: Task, cache_dir: Path | None) -> Task:
         again = model(*inputs)  # from where the seed has come to
     if problem := _problem(*outputs) or _chance(outputs[1], again):
         raise UsageError(f"{task.id}: the reference {problem}.")
+    for input_set in (s for s in task.input_sets if s.name in (SMALL, RAGGED) and s != _smallest(task)):
+        reference = load_reference(task, input_set)
+        try:
+            with torch.no_grad():
+                reference.Model(*reference.get_init_inputs())(*reference.get_inputs())
+        except Exception as error:
+            sizes = f"the {'derived ' * input_set.derived}{input_set.name} sizes"
+            said = f"{type(error).__name__}: {str(error).partition(chr(10))[0].rstrip('.')}"
+            raise UsageError(f"{task.id}: at {sizes}, the reference raises {said}.") from error
     return task
 
 

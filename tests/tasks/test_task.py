@@ -126,6 +126,12 @@ def test_check_runs_the_smallest_input_set() -> None:
         check_task(Task(id="t", pytorch_code=code, input_sets=(InputSet("full"), InputSet("small", {"N": 8}))))
 
 
+def test_check_runs_the_ragged_set_too() -> None:
+    sets = (InputSet("full"), InputSet("small", {"BATCH": 4}), InputSet("ragged", {"BATCH": 10**12}))
+    with pytest.raises(UsageError, match=r"at the ragged sizes, the reference raises RuntimeError: .*allocate"):
+        check_task(Task(id="t", pytorch_code=SOURCE, input_sets=sets))
+
+
 def test_check_derives_the_sets_that_a_task_does_not_state() -> None:
     checked = check_task(Task(id="t", pytorch_code=SOURCE.replace("BATCH = 64", f"BATCH = {10**12}")))
     small, ragged = checked.input_sets[1:]

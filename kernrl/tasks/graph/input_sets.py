@@ -2,9 +2,9 @@
 
 Whole numbers that the source assigns at its top level, or writes out where it makes inputs (`constants.py`), are given other
 values, one after the other, and a value is kept only while the task's Graph keeps its ops, its wiring, its axes of size 1
-and enough to reduce over, and some shape follows. So a kernel size, a group count or a factor stays what it is; batch,
-features and pixels change. What the constructor reads by its name stays too: candidates have the same constructor, and with
-it that number.
+and enough to reduce over, some shape follows, and labels and indices still fit (`trial_run.py`). So a kernel size, a group
+count or a factor stays what it is; batch, features and pixels change. What the constructor reads by its name stays too:
+candidates have the same constructor, and with it that number.
 
 Numbers that are computed of sizes, such as a scale or the divisor of a mean, may change with them. Where some do, there is a
 second pair of sets, at which the sizes that they are computed of stay.
@@ -30,6 +30,7 @@ from kernrl.tasks.constants import WRITTEN_OUT, Constant, module_constants, name
 from kernrl.tasks.graph.canonical.views import axis_groups
 from kernrl.tasks.graph.graph import Graph, Node, Value
 from kernrl.tasks.graph.lift import lift
+from kernrl.tasks.graph.trial_run import has_places, numbers_fit, runs_soon
 from kernrl.tasks.task import FULL, RAGGED, SMALL, InputSet, Task
 
 SMALLEST = 8
@@ -169,6 +170,10 @@ class _Search:
     """What has been changed so far, and is kept."""
     graph: Graph | None = None
     lifts: int = 0
+    tried: bool = True
+    """Whether what is kept was run, where numbers may not fit."""
+    misfits: int = 0
+    """Changes after which numbers do not fit."""
 
     def run(self) -> InputSet | None:
         """Every size at once, or else by itself; then other numbers, and those that only change together."""
@@ -184,7 +189,9 @@ class _Search:
             now, known = self.kept.get(slot, self.slots[slot]), self.kept.values()
             others = [n for n in self._candidates(slot) if n not in known and (now % 16 or n % 16 == 0)]
             self._first_that_fits([{slot: size} for size in others[:ALONE]])
-        return InputSet(self.name, self._constants(self.kept), derived=True) if self.kept else None
+        # a misfit may come of what was kept before it, if that was not run
+        usable = self.kept and (self.tried or not self.misfits)
+        return InputSet(self.name, self._constants(self.kept), derived=True) if usable else None
 
     def _numbers(self) -> list[list[Slot]]:
         """Every number, with the places that it stands at: what is written out several times is mostly one size."""
@@ -242,8 +249,9 @@ class _Search:
             return False
         self.lifts += 1
         wanted = {**self.kept, **change}
+        changed = InputSet(self.name, self._constants(wanted))
         try:
-            graph = lift(self.task, InputSet(self.name, self._constants(wanted)))
+            graph = lift(self.task, changed)
         except UsageError:
             return False
         before = self.graph or self.full
@@ -252,7 +260,11 @@ class _Search:
         # where every number changes at once, one may have moved that is no size
         if (every or self.same_numbers) and graph.fingerprint != self.full.fingerprint:
             return False
-        self.kept, self.graph = wanted, graph
+        tried = not has_places(graph) or runs_soon(graph)
+        if tried and has_places(graph) and not numbers_fit(self.task, changed):
+            self.misfits += 1
+            return False
+        self.kept, self.graph, self.tried = wanted, graph, tried
         return True
 
     def _constants(self, changes: Mapping[Slot, int]) -> dict[str, Constant]:

@@ -16,7 +16,8 @@ from kernrl.tasks.graph.input_sets import MOST_LIFTS, derive_input_sets, with_in
 from kernrl.tasks.graph.lift import lift
 from kernrl.tasks.loaders import load_tasks
 from kernrl.tasks.rows import BadRow, stated_input_sets, task_from_row, task_to_row
-from kernrl.tasks.task import InputSet, Task
+from kernrl.tasks.task import InputSet, Task, load_reference
+from kernrl.tasks.task_check import check_task
 
 ASSIGNED = """\
 # größer
@@ -388,6 +389,57 @@ def test_sizes_without_a_name_change_together() -> None:
     assert [list(found.constants) for found in derive_input_sets(Task("t", fixed))] == [["get_inputs.0"]] * 2
     square = LINEAR.replace("4 * 256", "512").replace("1024", "512").replace("3000", "512")
     assert [found.name for found in derive_input_sets(Task("t", square))] == ["small", "ragged"]
+
+
+POINTING = """\
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self, given=16, rows=10):
+        super().__init__()
+        self.layer, self.table = nn.Linear(given, rows), nn.Embedding(rows, given)
+
+    def forward(self, x, y):
+        return {forward}
+
+
+def get_inputs():
+    return [torch.randn(64, 128), {drawn}]
+
+
+def get_init_inputs():
+    return [128, 10]
+"""
+
+
+@pytest.mark.parametrize(
+    ("forward", "drawn"),
+    [
+        ("F.cross_entropy(self.layer(x), y)", "torch.randint(0, 10, (64,))"),
+        ("self.table(y) + x", "torch.randint(10, (64,))"),
+        ("self.table(y.long()) + x", "torch.randint(0, high=10, size=(64,)).float()"),
+        ("torch.gather(x, 1, y).relu()", "torch.randint(0, 128, (64, 128))"),
+        ("torch.gather(x, 1, y).relu()", "torch.randint_like(torch.empty(64, 128, dtype=torch.long), 128)"),
+    ],
+)
+def test_labels_and_indices_fit_what_they_point_into(forward: str, drawn: str) -> None:
+    task = Task("t", POINTING.format(forward=forward, drawn=drawn))
+    found = derive_input_sets(task)
+    assert check_task(task).input_sets[1:] == found
+    assert [each.name for each in found] == ["small", "ragged"]
+    for each in found:
+        reference = load_reference(task, each)
+        for _ in range(40):
+            reference.Model(*reference.get_init_inputs())(*reference.get_inputs())
+
+
+def test_a_reference_that_the_cpu_refuses_whatever_its_numbers_are_keeps_its_sets() -> None:
+    refusing = POINTING.format(forward="self.table(y) + x if x.is_meta else self.none", drawn="torch.randint(10, (64,))")
+    refusing = refusing.replace("x.is_meta", "isinstance(x, torch._subclasses.FakeTensor)")
+    assert [each.name for each in derive_input_sets(Task("t", refusing))] == ["small", "ragged"]
 
 
 def test_nothing_is_derived_where_nothing_can_change() -> None:
