@@ -26,6 +26,8 @@ _ON_HOST = {
     "aten.equal.default": "torch.equal, or a check of torch's own",
 }
 """Operators that bring a number to the host, and what of the code asks for them."""
+_INDEXED = frozenset(("aten.index.Tensor", "aten.index_put.default", "aten.index_put_.default"))
+"""Operators of `x[i, j]`, which takes indices in host memory where x is on the GPU."""
 _BATCH_NORM = frozenset(("aten.native_batch_norm.default", "aten.cudnn_batch_norm.default"))
 
 
@@ -49,7 +51,7 @@ class RecordAten(TorchDispatchMode):
         args = tuple(self._to_meta(a) for a in args)
         kwargs = {k: self._to_meta(v) for k, v in kwargs.items()}
         inputs = [*tensors_in(args), *tensors_in(list(kwargs.values()))]
-        device = self._device(name, inputs, kwargs)
+        device = self._device(name, self._without_host_indices(args) if name in _INDEXED else inputs, kwargs)
         if operator.takes_device and (not inputs or kwargs.get("device") is not None):
             kwargs["device"] = META
         if kwargs.get("pin_memory"):
@@ -88,6 +90,15 @@ class RecordAten(TorchDispatchMode):
             return type(value)(self._to_meta(v) for v in value)
         return value
 
+    def _without_host_indices(self, args: Any) -> list[torch.Tensor]:
+        """The operands of an indexed tensor, less indices that may lie in host memory."""
+        x, indices, *values = args
+        held = [i for i in tensors_in(indices) if self._on_host(x) or not self._on_host(i)]
+        return [x, *held, *tensors_in(values)]
+
+    def _on_host(self, tensor: torch.Tensor) -> bool:
+        return storage_key(tensor) in self.recorder.on_cpu
+
     def _device(self, name: str, inputs: list[torch.Tensor], kwargs: dict[str, Any]) -> torch.device:
         """The device of the results in a real run. Raises RuntimeError for mixed devices, as a real run would."""
         wanted = kwargs.get("device")
@@ -95,9 +106,7 @@ class RecordAten(TorchDispatchMode):
             return self.recorder.factory_device if wanted.type == "meta" else CPU if wanted.type == "cpu" else CUDA
         if not inputs:
             return CPU
-        on_cpu = {storage_key(t) in self.recorder.on_cpu for t in inputs if t.dim() > 0} or {
-            storage_key(t) in self.recorder.on_cpu for t in inputs
-        }
+        on_cpu = {self._on_host(t) for t in inputs if t.dim() > 0} or {self._on_host(t) for t in inputs}
         if len(on_cpu) == 2 and not name.startswith("aten.copy"):
             raise RuntimeError(
                 f"{name}: tensors on cuda:0 and cpu are mixed: make constants with device=x.device, or register them as buffers"

@@ -14,6 +14,12 @@ ERRORS = {
         Status.TRACE_ERROR, "device=x.device",
     ),
     "host and device mixed": ("return launch(x + torch.ones(32))", Status.TRACE_ERROR, "device=x.device"),
+    "a host tensor with indices on the GPU": (
+        "return launch(torch.ones(8)[torch.zeros_like(x[0]).long()])", Status.TRACE_ERROR, "device=x.device",
+    ),
+    "host numbers put into rows": (
+        "y = x.clone(); y[torch.arange(4)] = torch.ones(4, 32); return launch(y)", Status.TRACE_ERROR, "device=x.device",
+    ),
     "host output": ("launch(x); return torch.zeros(3)", Status.TRACE_ERROR, "device=x.device"),
     "no output": ("launch(x)", Status.TRACE_ERROR, "NoneType"),
     "another library": ("import no_such_library", Status.TRACE_ERROR, "No module named 'no_such_library', and candidates have"),

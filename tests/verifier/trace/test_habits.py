@@ -59,6 +59,18 @@ def test_habits_of_forward(body):
     assert not ops(plan)
 
 
+INDEXED = {
+    "rows and columns": "return launch(x[torch.arange(8), torch.arange(8)])",
+    "a column, by rows that lie on the GPU": "return launch(x[torch.arange(8), torch.zeros_like(x[:, 0]).long()])",
+    "rows that are written to": "y = x.clone(); y[torch.arange(4)] = x[4:]; return launch(y)",
+}
+
+
+@pytest.mark.parametrize("body", INDEXED.values(), ids=INDEXED)
+def test_indices_may_lie_in_host_memory(body):
+    assert any("index" in op for op in ops(plan_of(module(body))))
+
+
 WITH_GRADIENTS = {
     "a product with an input": "return launch(torch.matmul(x.transpose(0, 1), y))",
     "a product with what is made of a weight": "return launch(x.transpose(0, 1) @ (self.w * 2))",
