@@ -41,7 +41,7 @@ class HardenedVerifier:
 
     Whatever a candidate does, the answer is a Verdict. An infrastructure failure is a verdict, too (`infra_error`, after
     retries). A task that states no input set besides the full one is judged at derived ones, too. Raises UsageError for a
-    task whose reference does not run, InfrastructureError if nothing can work at all.
+    task whose reference does not run or cannot be traced, InfrastructureError if nothing can work at all.
     """
 
     def __init__(
