@@ -106,6 +106,10 @@ class PlanJudge:
         kept = [launchable(plan, [next(rest) for _ in plan.kernels]) for plan in plans]
         return [plan for plan, _ in kept], {plan.input_set: compiled for plan, compiled in kept}
 
+    def _draws(self, facts: TaskFacts, seed: int, precision: str, *, big: bool = False) -> tuple[Draw, ...]:
+        held, refused = facts.domain.held, facts.domain.refused
+        return schedule(facts.sets, seed, self.defences.regimes, big=big, precision=precision, held=held, refused=refused)
+
     # --- on a GPU ------------------------------------------------------------------------------------------------
 
     def _on_gpu(self, task: Task, facts: TaskFacts, plans: Sequence[Plan], progress: Progress) -> None:
@@ -118,7 +122,7 @@ class PlanJudge:
         progress.stage = Stage.CORRECTNESS
         gpu = min(self.gpus, key=lambda one: one.load())
         precision = precision_of(self.config, task)
-        draws = schedule(facts.sets, gpu.seed(facts.key), self.defences.regimes, big=_is_big(plans), precision=precision)
+        draws = self._draws(facts, gpu.seed(facts.key), precision, big=_is_big(plans))
         job = Job(
             replace(task, solutions=(), instruction=""),
             precision,
@@ -160,7 +164,7 @@ class PlanJudge:
             return all_plans
         with progress.at(Stage.CORRECTNESS, "interpreter"):
             precision = precision_of(self.config, task)
-            draws = schedule(facts.sets, self._seeds.next(facts.key), self.defences.regimes, precision=precision)
+            draws = self._draws(facts, self._seeds.next(facts.key), precision)
             try:
                 job = SmallJob(replace(task, solutions=()), precision, mine, draws, INTERPRETER_TIMEOUT_S)
                 judged = self.front.interpret(job)
@@ -199,7 +203,7 @@ class PlanJudge:
         if not mine:
             raise Stopped(too_large)
         precision = precision_of(self.config, task)
-        draws = schedule(facts.sets, self._seeds.next(facts.key), self.defences.regimes, precision=precision)
+        draws = self._draws(facts, self._seeds.next(facts.key), precision)
         judged = self._interpret(task, mine, draws, plans[-1], progress)
         if took_too_long(judged) and FULL in mine:
             small = {name: plan for name, plan in mine.items() if name != FULL}

@@ -232,6 +232,8 @@ class StagedEvaluator:
             facts = self._judge_again(task, facts, candidate.source, progress)
         if all(s.derived or s.name == FULL for s in facts.sets) and not any(s.name == RAGGED for s in facts.sets):
             progress.notes.append(NO_RAGGED_SET)
+        if note := facts.domain.note():
+            progress.notes.append(note)
         if not facts.specs[-1].training and "eval()" not in task.pytorch_code:  # the task may say so itself
             progress.notes.append(IN_EVAL_MODE)
 

@@ -7,8 +7,8 @@ import random
 import secrets
 import threading
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 
 from kernrl.tasks.task import FULL, RAGGED, InputSet
 from kernrl.verifier.judge.regimes import HUGE, NOMINAL, REGIMES, TIMED
@@ -40,6 +40,10 @@ class Draw:
     regime: str
     seed: int
     """Secret; 63 bits."""
+    held: tuple[int, ...] = ()
+    """Inputs that are as the task draws them in every regime, by position: see `Domain`."""
+    bounded: bool = False
+    """Whether the reference raises on some numbers."""
 
     @property
     def own(self) -> bool:
@@ -53,18 +57,20 @@ class Draw:
 
 
 def schedule(
-    sets: Sequence[InputSet], seed: int, regimes: Sequence[str] | None = None, *, big: bool = False, precision: str = "fp32"
-) -> tuple[Draw, ...]:
+    sets: Sequence[InputSet], seed: int, regimes: Sequence[str] | None = None, *, big: bool = False, precision: str = "fp32",
+    held: tuple[int, ...] = (), refused: Collection[str] = (),
+) -> tuple[Draw, ...]:  # fmt: skip
     """The draws a candidate is judged on, cheap ones first.
 
     Every set gets the task's own inputs. The ragged set gets every regime, too, or the small one if there is no ragged one;
     beside it, the small set gets half of them, at random. The full set gets `mixed`, which combines regimes, and another one
     at random; where a draw is expensive, only every second candidate gets the other one. Inputs that are not finite are for
     small shapes: at large ones, library calls may choose algorithms that carry them into their neighbours. Under the 16-bit
-    policies no input is huge. `regimes` narrows the choice, to test what each regime is worth.
+    policies no input is huge. `regimes` narrows the choice, to test what each regime is worth; `held` and `refused` are those
+    of the reference's `Domain`.
     """
     rng = random.Random(seed)
-    names = [name for name in REGIMES if name != HUGE or precision not in ("bf16", "fp16")]
+    names = [n for n in REGIMES if n not in refused and (n != HUGE or precision not in ("bf16", "fp16"))]
     rng.shuffle(names)
     others = [s.name for s in sets if s.name != FULL]
     finite = [name for name in names if REGIMES[name].finite]
@@ -72,17 +78,19 @@ def schedule(
         whole = RAGGED if RAGGED in others else others[0]
         plan = {name: [NOMINAL, *(names if name == whole else names[:: len(others)])] for name in others}
         if any(s.name == FULL for s in sets):
-            other = [next(name for name in finite if name != "mixed")]
-            plan[FULL] = [NOMINAL, "mixed", *(other if not big or rng.random() < 0.5 else ())]
+            mixed, other = [n for n in finite if n == "mixed"], [n for n in finite if n != "mixed"][:1]
+            plan[FULL] = [NOMINAL, *mixed, *(other if not big or rng.random() < 0.5 else ())]
     else:
         plan = {FULL: [NOMINAL, *finite[: ONLY_BIG_SET_REGIMES if big else ONLY_SET_REGIMES]]}
     pairs = [(name, regime) for name, asked in plan.items() for regime in asked if regimes is None or regime in regimes]
-    return tuple(Draw(name, regime, (seed + 7919 * i) % (1 << 63)) for i, (name, regime) in enumerate(pairs))
+    bounded = bool(held or refused)
+    return tuple(Draw(name, regime, (seed + 7919 * i) % (1 << 63), held, bounded) for i, (name, regime) in enumerate(pairs))
 
 
 def spot_draws(draws: Sequence[Draw]) -> tuple[Draw, ...]:
     """Draws for the timed calls that are judged, beside a schedule: like every timed call's, and each used once."""
-    return tuple(Draw(FULL, TIMED, (draws[0].seed + 104_729 * (i + 1)) % (1 << 63)) for i in range(SPOT_CHECKS + 1))
+    one = replace(draws[0], input_set=FULL, regime=TIMED)
+    return tuple(replace(one, seed=(one.seed + 104_729 * (i + 1)) % (1 << 63)) for i in range(SPOT_CHECKS + 1))
 
 
 class Seeds:

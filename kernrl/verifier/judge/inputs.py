@@ -119,6 +119,8 @@ class TaskInputs:
             slot.structure = structure
         self._plan_ranges(redraw_parameters, self._constants(reference))
         bind(self.module, self.state)
+        self.held: tuple[int, ...] = ()
+        """Positions of the inputs that the last draw has left as the task draws them, since the reference takes no others."""
         self._held = HeldState(self.module, self.state)
 
     def _construct(self, reference: Reference, seed: int) -> nn.Module:
@@ -209,14 +211,18 @@ class TaskInputs:
         """Fill inputs and state in place with the numbers of a draw."""
         own = [as_pairs(unexpanded(leaf)) for leaf in flatten(self._nominal(draw.seed)) if isinstance(leaf, Tensor)]
         _seed(self.device, draw.seed ^ 0x5DEECE66D)
+        self.held = draw.held
         biases = self._draw_state(draw.regime)
         if draw.regime in (NOMINAL, TIMED):
             for slot, leaf in zip(self._input_slots, own, strict=True):
                 slot.view.copy_(leaf)
             return
-        for slot, leaf in zip(self._input_slots, own, strict=True):
+        for i, (slot, leaf) in enumerate(zip(self._input_slots, own, strict=True)):
             structure = slot.structure
             assert structure
+            if i in draw.held:
+                slot.view.copy_(leaf)
+                continue
             if slot.range:
                 leaf = torch.rand(leaf.shape, device=self.device) * (slot.range.high - slot.range.low) + slot.range.low
                 structure = Structure(Freedom.FREE, structure.mean, structure.std)
@@ -296,8 +302,8 @@ class TaskInputs:
 
     def scale(self, factor: float) -> None:
         """Multiply the floating inputs that a regime may change, in place."""
-        for slot in self._input_slots:
-            if self._moves(slot) and not is_float8(slot.view.dtype):
+        for i, slot in enumerate(self._input_slots):
+            if i not in self.held and self._moves(slot) and not is_float8(slot.view.dtype):
                 slot.view.mul_(factor)
 
     @staticmethod

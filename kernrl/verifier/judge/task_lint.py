@@ -20,6 +20,7 @@ from kernrl.errors import UsageError
 from kernrl.tasks.task import FULL, Task
 from kernrl.verifier.base.nested import flatten, rebuild
 from kernrl.verifier.base.precision import as_pairs, policy_flags
+from kernrl.verifier.judge.domain import find_domain
 from kernrl.verifier.judge.draws import Draw, schedule
 from kernrl.verifier.judge.inputs import TaskInputs, bind
 from kernrl.verifier.judge.judge_server import Judge
@@ -77,7 +78,8 @@ def lint(task: Task, precision: str | None = None, *, device: str = "cpu", decis
     sets = [s for s in task.input_sets if s.name != FULL] or (list(task.input_sets) if device == "cuda" else [])
     if not sets:
         raise UsageError(f"{task.id}: there are no small shapes to lint it at; use a GPU.")
-    draws = schedule(sets, SEED, precision=policy)
+    domain = find_domain(task, sets, policy)
+    draws = schedule(sets, SEED, precision=policy, held=domain.held, refused=domain.refused)
     judge = Judge(device)
     inputs = {s.name: TaskInputs(task, s, policy, device) for s in sets}
 

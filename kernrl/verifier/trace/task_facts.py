@@ -6,12 +6,14 @@ The reference's Python runs for it, on tensors without memory, for a hundredth t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from kernrl.errors import UsageError
 from kernrl.tasks.task import FULL, RAGGED, SMALL, InputSet, Task, task_fingerprint
 from kernrl.verifier.base.devices import Device
-from kernrl.verifier.plan.plan import TensorSpec, TraceSpec
+from kernrl.verifier.judge.domain import ANY, MOST_BYTES, Domain, asks_for_numbers, find_domain
+from kernrl.verifier.plan.plan import Plan, TensorSpec, TraceSpec
 from kernrl.verifier.plan.price import Price, least_modelled_us, physical_floor_us, price
 from kernrl.verifier.trace.reference_spec import judged_spec_of, outputs_of, reference_plan
 
@@ -30,6 +32,7 @@ class TaskFacts:
     floor_us: float
     least_modelled_us: float
     """The shortest modelled time that is believed for a candidate."""
+    domain: Domain = ANY
 
     @property
     def derived(self) -> frozenset[str]:
@@ -73,7 +76,16 @@ def _gathered(task: Task, precision: str, device: Device, on_gpu: bool) -> TaskF
         reference=price(plan, device, precision),
         floor_us=physical_floor_us(plan, device),
         least_modelled_us=least_modelled_us(plan, device, precision),
+        domain=_domain(task, sets, precision, plan, device),
     )
+
+
+def _domain(task: Task, sets: Sequence[InputSet], precision: str, full: Plan, device: Device) -> Domain:
+    """Which numbers the reference takes, if its ops ask, as far as that is found soon. Costs some tens of milliseconds."""
+    if not asks_for_numbers(full):
+        return ANY
+    smallest = full if len(sets) == 1 else reference_plan(task, sets[0], precision, device.arch)
+    return find_domain(task, sets, precision) if sum(s.nbytes for s in smallest.storages) <= MOST_BYTES else ANY
 
 
 class FactsGatherer:

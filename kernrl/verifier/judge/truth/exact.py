@@ -17,6 +17,7 @@ from kernrl.verifier.base.float64_mode import widened_call
 from kernrl.verifier.base.precision import as_pairs, is_float8
 from kernrl.verifier.judge.truth.discontinuities import SEARCHING, Jumps, may_jump
 from kernrl.verifier.judge.truth.float64_convolutions import convolution, transposed_convolution
+from kernrl.verifier.judge.truth.unit_operands import in_range
 
 STEP_ROUNDOFFS = 2.0
 """Roundings of an op such as tanh, which kernels write with exponentials and quotients."""
@@ -141,6 +142,7 @@ class Exact(TorchDispatchMode):
             return _contracted(result, args[0], args[1], True, share) if self._extremes else result
         if name.startswith("pow") and isinstance(args[-1], Tensor):
             args = (*args[:-1], _whole(args[-1]))
+        args = in_range(name, args)
         if kind.operands:
             left, right = (args[i] for i in kind.operands)
             terms = right[0].numel() if name == "convolution" else left.shape[-1]

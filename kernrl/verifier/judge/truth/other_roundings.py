@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernrl.verifier.base.compat import called_directly
 from kernrl.verifier.base.float64_mode import widened_call
+from kernrl.verifier.judge.truth.unit_operands import in_range
 
 Rounded = tuple[Any, list[bool]]
 """An operator, and which of its results are rounded."""
@@ -61,7 +62,7 @@ class OtherRoundings(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         # a reference that names the dtype, as by `x.to(torch.bfloat16)`, would mix it with float32
         args, kwargs = widened_call(func, args, kwargs or {}, frozenset((self._dtype,)), torch.float32)
-        result = func(*args, **kwargs)
+        result = func(*in_range(func.overloadpacket.__name__, args), **kwargs)
         if self._rounds(func):
             results = _results(result)
             noted, rounded = next(self._next, (None, []))

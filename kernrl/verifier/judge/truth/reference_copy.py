@@ -34,10 +34,11 @@ class ReferenceCopy:
         self._held = HeldState(self._module, self._state)
 
     def run(self, change: Callable[[Tensor], Tensor] | None, mode: TorchDispatchMode, *, wide: bool = True) -> list[Tensor]:
-        """Outputs on the inputs' current numbers, after `change`, if any, has been applied to each tensor; float64 if
-        `wide`, and complex ones as pairs."""
+        """Outputs on the inputs' current numbers, after `change`, if any, has been applied to each tensor that is not held;
+        float64 if `wide`, and complex ones as pairs."""
         self._take_state(change)
-        outputs = self._call([self._leaf(x, change) for x in flatten(self._inputs.arguments)], mode, wide=wide)
+        leaves, held = flatten(self._inputs.arguments), {id(self._inputs.inputs[i]) for i in self._inputs.held}
+        outputs = self._call([self._leaf(x, None if id(x) in held else change) for x in leaves], mode, wide=wide)
         return outputs + [self._state[name].clone() for name in self._inputs.statistics]
 
     def run_in_slices(self, slices: Slices, mode: TorchDispatchMode, goes_on: Callable[[], bool]) -> list[Tensor] | None:
