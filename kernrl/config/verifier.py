@@ -92,8 +92,8 @@ class VerifierConfig(Config):
     compile_timeout_s: float = Field(
         default=15.0,
         gt=0,
-        description="Longest a candidate's kernels may compile, all together. Configurations of an autotuned kernel that are "
-        "not ready then are left out; a kernel without any is refused.",
+        description="CPU seconds that a candidate's kernels may take to compile, all together. Configurations of an autotuned "
+        "kernel that are not ready then are left out; a kernel without any is refused.",
         json_schema_extra=VERIFIER | RARE,
     )
     candidate_cpu_s: float = Field(

@@ -22,6 +22,7 @@ from typing import Any
 
 from kernrl.errors import InfrastructureError
 from kernrl.verifier.base.verdict import Rejection, Status
+from kernrl.verifier.compile.compiler_child import OUT_OF_TIME
 from kernrl.verifier.plan.compiled import CompiledKernel
 from kernrl.verifier.plan.plan import KernelSource
 from kernrl.verifier.sandbox.sandbox import End, Sandbox, Session, Walls
@@ -31,6 +32,9 @@ _FORMAT = 1
 
 CPU_S = 20
 """CPU seconds of a process that compiles, and of each ptxas that it starts."""
+
+WALL_FACTOR = 4.0
+"""Seconds that a process may take for each of its CPU seconds: a busy machine refuses no kernel, and nothing hangs."""
 
 LEAST_S = 0.2
 """What is left of a candidate's seconds below this is too little to start a process for."""
@@ -78,9 +82,9 @@ class Compiler:
     ) -> list[CompiledKernel | Rejection]:
         """Machine code for each kernel, or why there is none: an autotuned launch can do without some of its variants.
 
-        `timeout_s` is for all of them together, however many and in however many processes: those that come too late are
-        rejected with `timeout`. Waiting for a core does not count. Raises InfrastructureError when the sandbox cannot be
-        started, or is closed.
+        `timeout_s` is in CPU seconds, those of ptxas included, for all of them together, however many and in however many
+        processes: those that come too late are rejected with `timeout`. `WALL_FACTOR` times as long may pass. Raises
+        InfrastructureError when the sandbox cannot be started, or is closed.
         """
         futures: list[Future[CompiledKernel | Rejection]] = []
         new: list[_Request] = []
@@ -150,24 +154,24 @@ class Compiler:
     def _session(self, batch: list[_Request], left_s: float, timeout_s: float) -> float:
         """Compile from the front of the batch, in one process, until the batch is empty or the process has died.
 
-        Returns the seconds that it took.
+        Returns the CPU seconds that it took.
         """
-        with self._slots, self._sandbox.open(left_s) as session:
+        with self._slots, self._sandbox.open(WALL_FACTOR * left_s) as session:
             begun = time.monotonic()
             for i, request in enumerate(list(batch)):
-                answer = self._answer(session, request)
+                answer = self._answer(session, request, left_s)
                 if answer is None and i:
                     break  # it may have died of an earlier kernel: this one gets a process of its own
                 # may raise, while the request is still in the batch
-                result = answer or self._death_of(request, session.end(), timeout_s)
+                result = answer or self._death_of(request, session.end(), left_s, timeout_s)
                 batch.pop(0).future.set_result(result)
                 if answer is None:
                     break
-            return time.monotonic() - begun
+            return max(session.end().cpu_s, (time.monotonic() - begun) / WALL_FACTOR)
 
-    def _answer(self, session: Session, request: _Request) -> CompiledKernel | Rejection | None:
-        """The process's answer on one kernel; None when it is gone."""
-        session.send(json.dumps(request.message).encode())
+    def _answer(self, session: Session, request: _Request, left_s: float) -> CompiledKernel | Rejection | None:
+        """The process's answer on one kernel; None when it is gone, or has used up its CPU seconds."""
+        session.send(json.dumps(request.message | {"cpu_s": left_s}).encode())
         header = session.recv()
         if header is None:
             return None
@@ -182,9 +186,10 @@ class Compiler:
         self._store(request.key, compiled)
         return compiled
 
-    def _death_of(self, request: _Request, end: End, timeout_s: float) -> Rejection:
+    def _death_of(self, request: _Request, end: End, left_s: float, timeout_s: float) -> Rejection:
         """The rejection of a kernel on which the process died."""
-        if end.timed_out or (end.code < 0 and end.cpu_s > 0.9 * CPU_S):  # the kernel kills at that limit
+        killed = end.code < 0 and end.cpu_s > 0.9 * min(CPU_S, left_s)  # by the kernel, at that limit
+        if end.timed_out or end.code == OUT_OF_TIME or killed:
             self._forget(request.key)  # with another limit it may compile
             return _too_slow(timeout_s)
         said = f": {end.log.strip().splitlines()[-1][:300]}" if end.log.strip() else ""
@@ -235,6 +240,5 @@ def _kernel(row: dict[str, Any], cubin: bytes, target: str) -> CompiledKernel:
 
 
 def _too_slow(timeout_s: float) -> Rejection:
-    return Rejection(
-        Status.TIMEOUT, f"The kernels did not compile within {timeout_s:g} s: use smaller blocks or fewer unrolled loops."
-    )
+    reason = f"The kernels did not compile in {timeout_s:g} s of CPU time: use smaller blocks or fewer unrolled loops."
+    return Rejection(Status.TIMEOUT, reason)

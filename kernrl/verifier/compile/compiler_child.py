@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
+import resource
 import tempfile
 from typing import Any
 
@@ -64,18 +66,31 @@ def prepare(settings: dict[str, Any]) -> None:
         compile_text(_WARM_UP, arch, {"num_warps": 4, "num_stages": 1})
 
 
+OUT_OF_TIME = 75
+"""Exit code after the CPU seconds have been used up."""
+
+_COUNTED = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+
 _PTXAS_FAULT = re.compile(r"^ptxas\b.*\berror\s+: (.*?)\.?$", re.MULTILINE)
 
 
 def handle(channel: Channel) -> None:
-    """Answer one candidate's requests until the channel closes: a header frame, and a frame with the cubin if there is one."""
+    """Answer one candidate's requests until the channel closes: a header frame, and a frame with the cubin if there is one.
+
+    Ends by itself, or is killed, once it and its ptxas have used up the CPU seconds of a session, which each request states.
+    """
     while (asked := channel.recv()) is not None:
         request = json.loads(asked)
+        _limit_cpu(request["cpu_s"])
+        if _used_s() >= request["cpu_s"]:
+            os._exit(OUT_OF_TIME)
         try:
             header, cubin = compile_text(request["ttir"], request["target"], request["options"])
         except Refused as error:
             channel.send(json.dumps({"reject": ["policy", str(error)]}).encode())
         except Exception as error:
+            if _used_s() >= request["cpu_s"]:  # what ptxas was killed for
+                os._exit(OUT_OF_TIME)
             said = str(error) if isinstance(error, TooWide) else f"{type(error).__name__}: {error}".strip()
             if faults := _PTXAS_FAULT.findall(said):  # Triton's own text has its files, and how to run ptxas again
                 said = f"ptxas: {'; '.join(dict.fromkeys(faults))}."
@@ -83,6 +98,19 @@ def handle(channel: Channel) -> None:
         else:
             channel.send(json.dumps(header).encode())
             channel.send(cubin)
+
+
+def _used_s() -> float:
+    """CPU seconds of this process and of those that it has waited for."""
+    return sum(used.ru_utime + used.ru_stime for used in map(resource.getrusage, _COUNTED))
+
+
+def _limit_cpu(seconds: float) -> None:
+    """Let the kernel kill this process after so many CPU seconds, and any ptxas; whole ones, and never more than before."""
+    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
+    most = max(1, math.ceil(seconds))
+    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(resource.RLIMIT_CPU, (most, most))
 
 
 def compile_text(ttir: str, arch: str, options: dict[str, Any]) -> tuple[dict[str, Any], bytes]:

@@ -49,6 +49,7 @@ class Session:
 
     def __init__(self, channel: socket.socket, log: int, status: int, deadline: float) -> None:
         self._channel, self._log, self._status, self._deadline = Channel(channel), log, status, deadline
+        self._ended: End | None = None
 
     def send(self, payload: bytes) -> None:
         """Send one frame. A child that is gone is noticed by `recv`."""
@@ -69,6 +70,8 @@ class Session:
 
     def end(self) -> End:
         """Close the channel, wait for the child, and say how it ended. Raises InfrastructureError if the fork server died."""
+        if self._ended:
+            return self._ended
         self._channel.close()
         told = os.read(self._status, 4096)
         if not told:
@@ -76,7 +79,8 @@ class Session:
         size = os.fstat(self._log).st_size
         log = os.pread(self._log, _LOG_TAIL_BYTES, max(0, size - _LOG_TAIL_BYTES)).decode(errors="replace")
         row = json.loads(told)
-        return End(code=row["code"], timed_out=row["timeout"], cpu_s=row["cpu_s"], log=log)
+        self._ended = End(code=row["code"], timed_out=row["timeout"], cpu_s=row["cpu_s"], log=log)
+        return self._ended
 
     def __enter__(self) -> Session:
         return self

@@ -2,6 +2,7 @@
 
 import re
 import threading
+import time
 from concurrent.futures import Future
 from dataclasses import replace
 
@@ -242,6 +243,35 @@ def test_a_compiler_that_takes_too_long_is_a_timeout_and_not_remembered(kernel):
     assert isinstance(rejection, Rejection)
     assert rejection.status is Status.TIMEOUT
     assert isinstance(compiled(kernel), CompiledKernel), "the next kernel is served"
+
+
+@pytest.mark.slow
+def test_a_machine_that_is_busy_with_others_refuses_no_kernel(kernel, monkeypatch):
+    real = Session.send
+
+    def late(session, payload):
+        time.sleep(1.0)
+        real(session, payload)
+
+    box = Compiler(1)
+    monkeypatch.setattr(Session, "send", late)
+    made = box.compile([replace(kernel, num_warps=warps) for warps in (1, 2)], "sm_90", timeout_s=1.0)
+    assert [isinstance(one, CompiledKernel) for one in made] == [True, True]
+    box.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("timeout_s", [0.5, 2.0])
+def test_ptxas_counts_and_what_takes_no_cpu_time_ends_too(kernel, monkeypatch, timeout_s):
+    slow = plan_of(HEAD + _SLOW.replace("range(20)", "range(12)")).kernels[0]
+    before = time.monotonic()
+    rejections = Compiler(1).compile([replace(slow, num_warps=warps) for warps in (1, 2)], "sm_90", timeout_s)
+    assert {one.status for one in rejections if isinstance(one, Rejection)} == {Status.TIMEOUT}
+    monkeypatch.setattr(Session, "send", lambda session, payload: None)
+    [waiting] = Compiler(1).compile([kernel], "sm_90", timeout_s)
+    assert isinstance(waiting, Rejection)
+    assert waiting.status is Status.TIMEOUT
+    assert time.monotonic() - before < 60
 
 
 _SLOW = """
