@@ -21,6 +21,7 @@ from kernrl.errors import UsageError
 from kernrl.tasks.graph.graph import Graph
 from kernrl.tasks.graph.lifting.read import REMEDY, LiftError, Reading
 from kernrl.tasks.graph.lifting.trace import CustomAutogradError, MostlyFake, as_python, conversions, quiet, trace
+from kernrl.tasks.no_autocast import AutocastError, without_autocast
 from kernrl.tasks.task import FULL, InputSet, Reference, Task, load_reference
 
 _MOST_KEPT = 256
@@ -55,7 +56,7 @@ def _lift(task: Task, input_set: InputSet | None, change: Callable[[list[Any]], 
     where, mode = f"<task {task.id}>", MostlyFake()
     state = torch.random.get_rng_state()
     try:
-        with quiet():
+        with quiet(), without_autocast():
             with mode, as_python(), conversions():
                 reference: Reference = load_reference(task, input_set)
                 module = _single(reference.Model(*reference.get_init_inputs()))
@@ -94,7 +95,8 @@ def lift_module(module: nn.Module, inputs: Sequence[Any]) -> Graph:
     where, mode = type(module).forward.__code__.co_filename, MostlyFake()
     held = [(part, dict(part._parameters), dict(part._buffers), dict(part.__dict__)) for part in module.modules()]
     try:
-        traced = trace(module, inputs, mode)
+        with quiet(), without_autocast():
+            traced = trace(module, inputs, mode)
         return Reading(traced, module, where, type(module).__name__).graph()
     except LiftError:
         raise
@@ -112,6 +114,8 @@ def _reason(error: Exception, where: str) -> str:
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == where]
     at = f" at line {lines[-1]}" if lines and lines[-1] else ""
     text, kind = str(error).partition("\n")[0].rstrip("."), type(error).__name__
+    if isinstance(error, AutocastError):
+        return f"switches on torch.autocast{at}, and on a GPU computes in 16 bits, which no Graph says; leave that out, or cast"
     if isinstance(error, CustomAutogradError):
         return f"calls an autograd function of its own{at}, which a Graph cannot say; {REMEDY}"
     if "DataDependent" in kind or "data-dependent" in str(error) or "unbacked" in str(error).lower():

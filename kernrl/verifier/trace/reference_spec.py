@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import torch
 
 from kernrl.errors import UsageError
+from kernrl.tasks.no_autocast import without_autocast
 from kernrl.tasks.task import InputSet, Reference, Task, load_reference
 from kernrl.verifier.base.precision import COMPUTE_DTYPE, cast_dtype, is_float8
 from kernrl.verifier.plan.plan import Arg, AtenNode, Plan, Special, TensorSpec, TraceSpec
@@ -76,10 +77,11 @@ def _recorded(
     spec = _spec(task_id, source, name, constants, precision, target)
     if other_mode:
         spec = dataclasses.replace(spec, training=not spec.training)
-    reference = load_reference(Task(id=task_id, pytorch_code=source), InputSet(name, dict(constants)))
     recorder = Recorder()
-    with recording(recorder):
-        plan = record_forward(_with_momentum(reference.Model), spec, recorder, [])
+    with without_autocast():
+        reference = load_reference(Task(id=task_id, pytorch_code=source), InputSet(name, dict(constants)))
+        with recording(recorder):
+            plan = record_forward(_with_momentum(reference.Model), spec, recorder, [])
     return plan, recorder.nesting
 
 

@@ -292,12 +292,12 @@ def test_every_rule_makes_known_ops() -> None:
 
 
 class Autocast(nn.Module):
-    def __init__(self, enabled: bool):
+    def __init__(self, enabled: bool, device: str = "cpu"):
         super().__init__()
-        self.enabled = enabled
+        self.enabled, self.device = enabled, device
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.enabled):
+        with torch.autocast(self.device, dtype=torch.bfloat16, enabled=self.enabled):
             y = x @ x.mT
         return y + 1
 
@@ -305,8 +305,35 @@ class Autocast(nn.Module):
 def test_autocast_that_is_off_changes_nothing_and_one_that_is_on_is_refused() -> None:
     x = torch.randn(3, 4)
     assert_same(lift_module(Autocast(False), (x,)), Autocast(False), (x,))
-    with pytest.raises(LiftError, match="wrap_with_autocast"):
-        lift_module(Autocast(True), (x,))
+    for device in ("cpu", "cuda"):
+        with pytest.raises(LiftError, match=r"^Autocast: switches on torch\.autocast at line \d+, and on a GPU"):
+            lift_module(Autocast(True, device), (x,))
+    assert not torch.is_autocast_enabled("cpu")
+
+
+AROUND_FORWARD = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    @torch.autocast("cuda", dtype=torch.bfloat16)
+    def forward(self, x):
+        return x @ x.mT
+
+
+def get_inputs():
+    return [torch.randn(8, 16)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_autocast_around_forward_is_refused() -> None:
+    with pytest.raises(LiftError, match=r"^t: switches on torch\.autocast"):
+        lift(Task("t", AROUND_FORWARD))
 
 
 def test_a_module_is_left_as_it_was() -> None:

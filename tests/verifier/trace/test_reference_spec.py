@@ -218,6 +218,16 @@ FORWARDS = {
 }
 
 
+@pytest.mark.parametrize("device", ["cuda", "cpu", "x.device.type"])
+def test_a_reference_that_switches_autocast_on_is_refused_by_its_line(device):
+    named = device if "." in device else repr(device)
+    source = SOURCE.replace("        return {returned}", f"        with torch.autocast({named}):\n            return x @ x.mT")
+    with pytest.raises(UsageError, match=r"cannot be traced: it switches on torch\.autocast at line 8: leave that out"):
+        reference_plan(Task("t", source), InputSet(FULL), "fp32", "sm_90")
+    off = source.replace(f"autocast({named})", f"autocast({named}, enabled=False)")
+    assert ops(reference_plan(Task("t", off), InputSet(FULL), "fp32", "sm_90")) == ["aten.mm.default"]
+
+
 @pytest.mark.parametrize("needing", FORWARDS)
 def test_a_reference_that_depends_on_numbers_is_told_on_which(needing):
     returned, told = FORWARDS[needing]
