@@ -44,6 +44,7 @@ __all__ = [
     "before_gpu_benchmarks",
     "called_directly",
     "check_globals",
+    "cudnn_searches",
     "entry",
     "excerpts",
     "forks_cannot_use_cuda",
@@ -195,6 +196,13 @@ def torch_settings() -> dict[str, Any]:
         "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
         "deterministic.fill_uninitialized_memory": getattr(torch.utils.deterministic, "fill_uninitialized_memory", None),
     }
+
+
+def cudnn_searches() -> Any:
+    """What answers `torch.backends.cudnn.benchmark`, by its `getter`."""
+    import torch
+
+    return vars(type(torch.backends.cudnn))["benchmark"]
 
 
 def no_dispatch() -> Any:

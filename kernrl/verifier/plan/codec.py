@@ -101,14 +101,16 @@ def encode_spec(spec: TraceSpec) -> dict[str, Any]:
     """A trace spec as JSON values."""
     state = {k: encode_arg(v) for k, v in spec.state.items()}
     rest = [spec.input_set, spec.training, spec.precision, spec.target, spec.nesting, spec.modes_differ]
-    return {"init": encode_arg(spec.init_inputs), "inputs": encode_arg(spec.inputs), "state": state, "rest": rest}
+    inputs = {"inputs": encode_arg(spec.inputs), "names": list(spec.names)}
+    return {"init": encode_arg(spec.init_inputs), **inputs, "state": state, "rest": rest}
 
 
 def decode_spec(row: dict[str, Any]) -> TraceSpec:
     """Inverse of `encode_spec`. Specs come from the trusted side, so they are not checked."""
     read = _SpecReader(())
     state = {k: read.tensor_spec(v) for k, v in row["state"].items()}
-    return TraceSpec(row["rest"][0], read.items(row["init"]), read.items(row["inputs"]), state, *row["rest"][1:])
+    init, inputs = read.items(row["init"]), read.items(row["inputs"])
+    return TraceSpec(row["rest"][0], init, inputs, state, *row["rest"][1:], names=tuple(row["names"]))
 
 
 def decode(data: bytes) -> Plan:

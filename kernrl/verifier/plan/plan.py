@@ -170,6 +170,8 @@ class TraceSpec:
     """How the reference nests the tensors it returns (`base.nested.nesting`); empty if that is not known."""
     modes_differ: bool | None = None
     """Whether the reference does something else in the other mode (train or eval); None if that is not known."""
+    names: tuple[str, ...] = ()
+    """What the reference's forward calls its arguments."""
 
     @property
     def statistics(self) -> tuple[str, ...]:

@@ -46,13 +46,6 @@ _BY_GRADIENTS = frozenset((
 """They call other operators where an operand needs gradients."""
 
 
-def _computed_for_nothing(value: Any) -> Any:
-    """An operand that autograd knows nothing of, so that what is called is the same in every mode. A parameter stays one."""
-    if isinstance(value, torch.Tensor) and not isinstance(value, torch.nn.Parameter):
-        return value.detach()
-    return value
-
-
 class LookLikeCuda(TorchFunctionMode):
     """Makes meta tensors answer Python code as CUDA tensors would, above dispatch."""
 
@@ -81,11 +74,13 @@ class LookLikeCuda(TorchFunctionMode):
             return self._literal(torch.tensor, args[1:], {"dtype": args[0].dtype, "device": device, **kwargs})
         if func in (torch.Tensor.to, torch.Tensor.cuda):
             return self._move(func, args, kwargs)
+        if func is torch.Tensor.__deepcopy__ and self.recorder.copies is not None and args[0].device.type == "meta":
+            return self.recorder.copy_of(*args)
         if func is torch.Tensor.pin_memory:
             return args[0]
         if func in _BY_GRADIENTS:
-            args = tuple(map(_computed_for_nothing, args))
-            kwargs = {k: _computed_for_nothing(v) for k, v in kwargs.items()}
+            args = tuple(map(self._computed_for_nothing, args))
+            kwargs = {k: self._computed_for_nothing(v) for k, v in kwargs.items()}
         if func is torch.Tensor.type and len(args) == 1 and not kwargs:
             with no_torch_functions(), no_dispatch():
                 name = torch.empty(0, dtype=args[0].dtype).type()
@@ -104,6 +99,12 @@ class LookLikeCuda(TorchFunctionMode):
             with self.recorder.factory_on(_named(kwargs["device"])):
                 return func(*args, **{**kwargs, "device": META})
         return func(*args, **kwargs)
+
+    def _computed_for_nothing(self, value: Any) -> Any:
+        """An operand that autograd knows nothing of, so that the same is called in every mode. A parameter stays one."""
+        if not isinstance(value, torch.Tensor) or isinstance(value, torch.nn.Parameter):
+            return value
+        return value if id(value) in self.recorder.parameters else value.detach()
 
     def _attribute(self, func: Any, args: Any) -> Any:
         owner = func.__self__

@@ -142,5 +142,4 @@ def _counts_batches(name: str, args: Any, recorder: Recorder) -> bool:
     """Whether this updates batch norm's step counter, an integer of the state that no output depends on."""
     if name != "aten.add_.Tensor" or args[0].dim() or args[0].dtype != torch.int64:
         return False
-    storage = recorder.storages[recorder.adopt(args[0])]
-    return storage.kind == "state" and str(storage.source).endswith("num_batches_tracked")
+    return str(recorder.storages[recorder.adopt(args[0])].source).endswith("num_batches_tracked")

@@ -21,20 +21,21 @@ from kernrl.verifier.plan.plan import (
     KernelSource,
     Node,
     Plan,
-    TensorSpec,
     TraceSpec,
     tensor_specs,
 )
 from kernrl.verifier.trace import running_statistics
+from kernrl.verifier.trace.call_arguments import arguments, computed, keywords, parameter, partly_computed, sliced, whole
 from kernrl.verifier.trace.finish_plan import derived_from_state, finish, move_to_forward, needed_setup
 from kernrl.verifier.trace.parameters import bind_state
 from kernrl.verifier.trace.recorder import Recorder
-from kernrl.verifier.trace.state import guards, other_modes, other_names, untouched
+from kernrl.verifier.trace.state import guards, other_modes, other_names, other_programs, untouched
 from kernrl.verifier.trace.state.counts_ahead import aheads, set_ahead, set_names_ahead
 from kernrl.verifier.trace.state.other_shapes import Earlier, check_other_shapes
 from kernrl.verifier.trace.state.own_methods import check_methods
 from kernrl.verifier.trace.state.python_state import changed, kept, remembered
 from kernrl.verifier.trace.state.repeat_calls import (
+    AGAIN,
     WITH_GRADIENTS,
     Call,
     DoesSomethingElse,
@@ -44,6 +45,8 @@ from kernrl.verifier.trace.state.repeat_calls import (
     check_state,
 )
 from kernrl.verifier.trace.untraceable import Untraceable, none_swallowed
+
+_OTHERWISE = f"{AGAIN} with inputs that are parts of larger tensors, or that are passed by name"
 
 
 def record_forward(
@@ -75,7 +78,7 @@ def record_forward(
     setup, recorder.nodes = recorder.nodes, []
     recorder.statistics = {recorder.ref(place.own).storage for place in running_statistics.places(model)}
     derived = derived_from_state(setup, recorder)
-    inputs = _inputs(spec, recorder)
+    inputs = arguments(spec, whole(recorder))
     first = _call(model, inputs, recorder, strict=again)
     recorder.nesting = first.nesting
     count, outputs = len(kernels), tuple(first.outputs)
@@ -88,12 +91,6 @@ def record_forward(
     return finish(spec, recorder, needed_setup(setup, recorder, outputs, unmatched), outputs, kernels[:count])
 
 
-def _inputs(spec: TraceSpec, recorder: Recorder, *, trained: bool = False) -> list[Any]:
-    """Arguments of one call, in memory of their own. `trained`: they need gradients, as in the middle of a network."""
-    sources = iter(range(sum(1 for _ in tensor_specs(spec.inputs))))
-    return [_materialise(a, recorder, sources, trained=trained) for a in spec.inputs]
-
-
 def _call(
     model: torch.nn.Module,
     inputs: list[Any],
@@ -101,22 +98,41 @@ def _call(
     *,
     strict: bool,
     gradients: Callable[[], Any] = torch.no_grad,
+    names: Sequence[str] = (),
 ) -> Call:
-    """Call a module. `strict`: refuse what a candidate may not do to its inputs and outputs. `gradients`: torch's mode."""
+    """Call a module. `strict`: refuse what a candidate may not do to its inputs and outputs. `gradients`: torch's mode.
+
+    `names`: those of the last inputs, which are passed by these.
+    """
     recorder.nodes, start = [], len(recorder.storages)
     before, running = _places(inputs, recorder), running_statistics.places(model)
     with gradients(), guards.inside_forward(), none_swallowed() if strict else contextlib.nullcontext():
         on = torch.is_grad_enabled()
-        returned = model(*inputs)
+        by_position = len(inputs) - len(names)
+        returned = model(*inputs[:by_position], **dict(zip(names, inputs[by_position:], strict=True)))
         if strict and torch.is_grad_enabled() is not on:
             raise Untraceable("forward() leaves gradients switched on or off: use torch.no_grad() as a context")
     running_statistics.settle(running, recorder)
     returned_as = recorder.ref if strict else recorder.arg  # a reference's are what they are read as
-    outputs = tuple(returned_as(t) for t in _outputs(returned, recorder, strict=strict))
+    tensors = list(_outputs(returned, inputs, recorder, strict=strict))
+    outputs = tuple(returned_as(t) for t in tensors)
     if strict and _places(inputs, recorder) != before:
         raise Untraceable("forward() changes what an input stands for (its memory, shape or attributes): leave inputs alone")
+    if strict:
+        _check_handed(recorder, recorder.handed[-1:])
+        recorder.handed.append(([*_leaves(inputs), *tensors], [*before, *_places(tensors, recorder)]))
     given = [place[0].storage for place in before]
     return Call(given, recorder.nodes, outputs, start, len(recorder.storages), nesting(returned))
+
+
+def _check_handed(recorder: Recorder, calls: Sequence[tuple[list[torch.Tensor], list[Any]]]) -> None:
+    """Raise Untraceable if inputs and outputs of earlier calls, which are their caller's, stand for something else by now."""
+    for tensors, before in calls:
+        if _places(tensors, recorder) != before:
+            raise Untraceable(
+                "forward() changes what an input or output of an earlier call stands for (its memory or shape): keep none of "
+                "them for later calls"
+            )
 
 
 def _places(inputs: list[Any], recorder: Recorder) -> list[tuple[Any, ...]]:
@@ -149,7 +165,7 @@ def _call_again(
 
     @contextlib.contextmanager
     def script() -> Iterator[None]:
-        with other_names.as_script(home), other_modes.varied(recorder, _float_type(spec)):
+        with other_names.as_script(home), other_modes.varied(recorder, _float_type(spec)), other_programs.trained(model):
             yield
 
     # in use, gradients are on unless somebody turns them off
@@ -166,29 +182,41 @@ def _call_again(
     else:
         ways = [[(script, no_grad)], [(named, grad), (script, inference)]]
 
+    names = keywords(model, spec)
+
     def call(
-        given: list[Any], place: Callable[[], Any] = contextlib.nullcontext, gradients: Callable[[], Any] = torch.no_grad
+        given: list[Any],
+        place: Callable[[], Any] = contextlib.nullcontext,
+        gradients: Callable[[], Any] = torch.no_grad,
+        of: torch.nn.Module = model,
     ) -> Call:
+        by_name = names if place is named and gradients is no_grad else ()
         with place():
             try:
-                return _call(model, given, recorder, strict=True, gradients=gradients)
+                return _call(of, given, recorder, strict=True, gradients=gradients, names=by_name)
             except Untraceable:
                 raise
-            except Exception:  # perhaps it is for inference alone, and says so: nothing wrong is returned
-                return _call(model, given, recorder, strict=True)
+            except Exception:  # perhaps it takes no such inputs, and says so: nothing wrong is returned
+                given = arguments(spec, whole(recorder))
+            try:
+                return _call(of, given, recorder, strict=True, gradients=gradients)
+            except Untraceable:
+                raise
+            except Exception:  # perhaps it is for inference alone, and says so
+                return _call(of, given, recorder, strict=True)
 
     def fresh() -> list[Any]:
-        return _inputs(spec, recorder)
+        return arguments(spec, sliced(recorder))
 
     def trained() -> list[Any]:
-        return _inputs(spec, recorder, trained=True)
+        return arguments(spec, computed(recorder))
 
     def again(given: list[Any]) -> Call:
         return call(given, script, next(gradients))
 
-    def check_way(later: Call, expected: Call) -> None:
+    def check_way(later: Call, expected: Call, when: str) -> None:
         try:
-            check_same(later, expected, recorder, kernels)
+            check_same(later, expected, recorder, kernels, when)
         except DoesSomethingElse:
             if with_gradients(expected):
                 raise Untraceable(WITH_GRADIENTS) from None
@@ -220,7 +248,7 @@ def _call_again(
                 # at first what was given before, which may be kept as the latest, and at the end, when it is not
                 on_given = way is ways[-1][-1] or (usual and way is ways[0][0])
                 last = call(given if on_given else fresh(), *way)
-                check_way(last, expected)
+                check_way(last, expected, AGAIN if on_given else _OTHERWISE)
 
         moved = _moved(model, [functools.partial(call_in, part) for part in ways])
         if usual:
@@ -261,7 +289,23 @@ def _call_again(
         other = _another(model, spec, recorder)
         bind_state(other, spec, recorder)
         _set_mode(other, spec)
-        return lambda at: _call(other, _inputs(at, recorder), recorder, strict=True)
+        return lambda at: _call(other, arguments(at, whole(recorder)), recorder, strict=True)
+
+    def check_in_a_program(expected: Call) -> None:
+        """A copy of the module has to do the same; or the module itself, where it cannot be copied."""
+        for other, copies in (*other_programs.copies(model, recorder), (model, {})):
+            other_programs.put_in_a_program(other, recorder)
+            try:
+                later = call(arguments(spec, partly_computed(spec, recorder)), gradients=grad, of=other)
+            except Untraceable:
+                raise
+            except Exception:
+                if other is model:
+                    raise
+                continue  # nothing wrong is returned
+            other_programs.check_own_state(later, copies, recorder, kernels)
+            check_same(later, expected, recorder, kernels, f"{AGAIN} {other_programs.IN_A_PROGRAM}", copies)
+            return
 
     # a constructor that counts at other sizes counts nothing of theirs
     if usual and (counted := _counts_objects(model, spec, recorder)):
@@ -270,18 +314,26 @@ def _call_again(
             check_other_shapes(mine, [mine], construct, kernels)
     check_other_shapes(mine, earlier, construct, kernels)
     earlier.append(mine)
-    latest: Call | None = first
+    latest = first
     if spec.modes_differ is not None:
+        modes_of_parts = [(part, part.training) for part in model.modules()]
         model.train(not spec.training)
         mode = "eval" if spec.training else "train"
         given = fresh()
         later = check_other_mode(call, given, first, recorder, kernels, mode=mode, differs=spec.modes_differ)
-        if usual and later is not None:
+        if later is None:
+            for part, training in modes_of_parts:
+                part.training = training
+        elif usual:
             check_ways(later, given)
-        latest = later
-    if usual and latest is not None:  # at the end, since autograd may leave a history on what a module keeps
+        latest = later or first
+    if usual:  # at the end, since autograd may leave a history on what a module keeps
         place = random.SystemRandom().choice((named, script))
-        check_way(call(trained(), place, grad), latest)
+        check_way(call(trained(), place, grad), latest, f"{AGAIN} on inputs that need gradients")
+        later = call(arguments(spec, parameter(recorder)), place, inference)
+        check_same(later, latest, recorder, kernels, f"{AGAIN} on parameters")
+        check_in_a_program(latest)
+    _check_handed(recorder, recorder.handed)
 
 
 def _moved(model: torch.nn.Module, parts: Sequence[Callable[[], None]]) -> list[str]:
@@ -340,40 +392,21 @@ def _leaves(value: Any) -> Iterator[torch.Tensor]:
             yield from _leaves(item)
 
 
-def _materialise(value: Any, recorder: Recorder, sources: Iterator[int], *, trained: bool = False) -> Any:
-    if isinstance(value, TensorSpec):
-        source = next(sources)
-        made = recorder.empty(value, "input", source)
-        return _computed(made, recorder, source) if trained and made.is_floating_point() else made
-    if isinstance(value, list | tuple):
-        return type(value)(_materialise(v, recorder, sources, trained=trained) for v in value)
-    if isinstance(value, dict):
-        return {name: _materialise(v, recorder, sources, trained=trained) for name, v in value.items()}
-    return value
-
-
-def _computed(tensor: torch.Tensor, recorder: Recorder, source: int) -> torch.Tensor:
-    """The same input as autograd knows what was computed of others, or as one of these if its strides would be lost."""
-    with torch.enable_grad():
-        copy = tensor.requires_grad_().clone()
-    if copy.stride() != tensor.stride():
-        return tensor
-    recorder.adopt(copy, "input", source)
-    return copy
-
-
 def _float_type(spec: TraceSpec) -> torch.dtype:
     """The type of the first input of floating point."""
     types = (getattr(torch, one.dtype) for one in tensor_specs(spec.inputs))
     return next((one for one in types if one.is_floating_point), torch.float32)
 
 
-def _outputs(value: Any, recorder: Recorder, *, strict: bool) -> Iterator[torch.Tensor]:
+def _outputs(value: Any, inputs: list[Any], recorder: Recorder, *, strict: bool) -> Iterator[torch.Tensor]:
     for leaf in flatten(value):
         if not isinstance(leaf, torch.Tensor):
             raise TypeError(f"forward returns a {type(leaf).__name__}, not tensors")
         if recorder.is_cpu(leaf):
             raise ValueError("forward returns a CPU tensor: make it with device=x.device")
+        if any(leaf is one for one in _leaves(inputs)):  # the plan's checks say of an input that it is one
+            yield leaf
+            continue
         if strict and type(leaf) is torch.nn.Parameter:
             raise Untraceable("forward() returns a parameter: return a plain tensor, such as a copy of it")
         if strict and (type(leaf) is not torch.Tensor or vars(leaf) or vars(leaf.untyped_storage()) or _has_gradient(leaf)):

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import torch
 
 from kernrl.verifier.base.compat import no_dispatch, no_torch_functions, storage_key
+from kernrl.verifier.plan.overlap import span_bytes
 from kernrl.verifier.plan.plan import CONSTANT_OP, MAX_NODES, AtenNode, Node, Special, Storage, TensorRef, TensorSpec
 from kernrl.verifier.trace.constant_tensors import constant_value
 from kernrl.verifier.trace.untraceable import Untraceable
@@ -60,6 +61,14 @@ class Recorder:
         """Whether a candidate that asks is told that parameters need no gradients."""
         self.statistics: set[int] = set()
         """Storages of running statistics, which every call in training mode changes."""
+        self.copies: dict[int, Any] | None = None
+        """Storages (by key) and their copies, while a module is copied."""
+        self.handed: list[tuple[list[torch.Tensor], list[Any]]] = []
+        """Inputs and outputs of each call, and what they stood for when it ended."""
+        self.parameters: set[int] = set()
+        """Tensors (by id) in the places of parameters, which are computed from these."""
+        self._parts: dict[int, tuple[int, int]] = {}
+        """Of inputs that are parts of larger tensors: bytes that lie before them in their storage, and their own."""
 
     def adopt(self, tensor: torch.Tensor, kind: str = "temp", source: int | str | None = None) -> int:
         """Number a tensor's storage. A known storage keeps its number; a `kind` other than temp replaces its kind."""
@@ -100,10 +109,16 @@ class Recorder:
 
     def _place_of(self, tensor: torch.Tensor) -> TensorRef:
         with no_torch_functions():
-            number = self.adopt(tensor)
-            return TensorRef(
-                number, dtype_name(tensor.dtype), tuple(tensor.shape), tuple(tensor.stride()), int(tensor.storage_offset())
-            )
+            number, (offset, _) = self.adopt(tensor), self.extent(tensor)
+            return TensorRef(number, dtype_name(tensor.dtype), tuple(tensor.shape), tuple(tensor.stride()), offset)
+
+    def extent(self, tensor: torch.Tensor) -> tuple[int, int]:
+        """A tensor's offset in its storage, and that storage's bytes; a part of a larger tensor is taken for a whole one."""
+        with no_torch_functions():
+            memory, offset = tensor.untyped_storage(), int(tensor.storage_offset())
+            if (found := self._parts.get(self._index.get(memory._cdata, -1))) is None:
+                return offset, memory.nbytes()
+            return offset - found[0] // tensor.itemsize, found[1]
 
     def resolved(self, tensor: torch.Tensor, into: TensorRef | None = None) -> TensorRef:
         """Record that what is conjugated, or negated, by a mark alone is computed, where it is read."""
@@ -123,6 +138,32 @@ class Recorder:
             tensor = torch.empty_strided(spec.shape, spec.stride, dtype=dtype, device=META)
             self.adopt(tensor, kind, source)
         return tensor
+
+    def part(self, spec: TensorSpec, source: int, before: int, after: int) -> torch.Tensor:
+        """An input as a view of a larger tensor, with so many bytes before and after it, which a plan knows nothing of."""
+        with no_torch_functions(), torch._C._DisableTorchDispatch():
+            dtype = getattr(torch, spec.dtype)
+            own = span_bytes(spec)
+            larger = torch.empty((before + own + after) // dtype.itemsize, dtype=dtype, device=META)
+            tensor = larger.as_strided(spec.shape, spec.stride, before // dtype.itemsize)
+            self._parts[self.adopt(tensor, "input", source)] = before, own
+        return tensor
+
+    def copy_of(self, tensor: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
+        """What `copy.deepcopy` makes of a tensor on a GPU: a view of a copy of its memory, which others of its views share."""
+        if not tensor.is_leaf:
+            raise RuntimeError("only leaves of autograd's graph can be copied")  # as torch says
+        assert self.copies is not None
+        with torch.no_grad():
+            key, memory = storage_key(tensor), tensor.untyped_storage()
+            if key not in self.copies:
+                self.copies[key] = torch.empty(memory.nbytes(), dtype=torch.uint8, device=META).untyped_storage()
+            made = torch.empty(0, dtype=tensor.dtype, device=META)
+            made.set_(self.copies[key], tensor.storage_offset(), tensor.shape, tensor.stride())
+        if key in self.on_cpu:
+            self.on_cpu.add(storage_key(made))
+        memo[id(tensor)] = made.requires_grad_(tensor.requires_grad)
+        return made
 
     def record(self, node: Node) -> None:
         """Append a node. Raises Untraceable beyond the number that a plan may hold."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import inspect
 import sys
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -195,6 +196,7 @@ def _spec(
         training=model.training,
         precision=precision,
         target=target,
+        names=tuple(n for n, p in inspect.signature(model.forward).parameters.items() if p.kind is p.POSITIONAL_OR_KEYWORD),
     )
 
 

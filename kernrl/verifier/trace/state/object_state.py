@@ -132,7 +132,9 @@ def of_tensor(value: torch.Tensor) -> Iterator[object]:
         yield id(type(value)), value.layout, value.is_conj(), value.is_neg(), value.retains_grad
         if value.layout is torch.strided:
             storage = value.untyped_storage()
-            yield tuple(value.shape), value.stride(), value.storage_offset(), storage.nbytes()
+            recorder = Recorder.current
+            extent = recorder.extent(value) if recorder is not None else (value.storage_offset(), storage.nbytes())
+            yield tuple(value.shape), value.stride(), extent
             yield _is_on_host(value)
             if value.device.type == "cpu":
                 yield hash(ctypes.string_at(storage.data_ptr(), storage.nbytes()))

@@ -7,7 +7,7 @@ once: work of the first call that depends on no input. Outputs must be new memor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -58,10 +58,18 @@ def check_calls(
     return later
 
 
-def check_same(later: Call, first: Call, recorder: Recorder, kernels: Sequence[KernelSource]) -> None:
-    """Raise Untraceable unless a later call does what the first did, in memory of its own."""
+def check_same(
+    later: Call,
+    first: Call,
+    recorder: Recorder,
+    kernels: Sequence[KernelSource],
+    when: str = AGAIN,
+    copies: Mapping[int, int] | None = None,
+) -> None:
+    """Raise Untraceable unless a later call does what the first did, in memory of its own. `copies`: storages of a copy of the
+    module, and those that they are copies of."""
     _check_new_memory(later, recorder)
-    _Comparison(first, later, recorder, kernels).check(AGAIN)
+    _Comparison(first, later, recorder, kernels, dict(copies or {})).check(when)
 
 
 def check_other_mode(
@@ -161,7 +169,7 @@ class _Comparison:
 
     def check(self, when: str) -> None:
         """Raise Untraceable unless the later call does what the first did, but for tables made once."""
-        self.same = dict(zip(self.later.inputs, self.first.inputs, strict=True))
+        self.same |= zip(self.later.inputs, self.first.inputs, strict=True)
         position, once = 0, []
         for at, node in enumerate(self.later.nodes):
             here = self.first.nodes[position] if position < len(self.first.nodes) else None
@@ -182,7 +190,8 @@ class _Comparison:
     @staticmethod
     def _differs(when: str) -> Untraceable:
         return DoesSomethingElse(
-            f"forward() does something else {when}: its work may depend only on shapes and arguments, not on a count or state"
+            f"forward() does something else {when}: its work may depend only on shapes and arguments, not on a count, on state "
+            "or on who calls it"
         )
 
     def _is_kept_for_backward(self, at: int) -> bool:
