@@ -107,6 +107,10 @@ def test_a_default_device_is_seen():
     assert torch.get_default_device() == before
 
 
+def test_the_search_of_cudnn_is_answered_by_its_getter():
+    assert compat.cudnn_searches().getter() is torch.backends.cudnn.benchmark
+
+
 def test_specialise(special):
     assert special.signature == {"x_ptr": "*fp32", "y_ptr": "*fp32", "n": "i32", "factor": "fp32", "BLOCK": "constexpr"}
     assert special.constexprs == {(4,): 32}
