@@ -120,6 +120,8 @@ def _reason(error: Exception, where: str) -> str:
         return f"calls an autograd function of its own{at}, which a Graph cannot say; {REMEDY}"
     if "DataDependent" in kind or "data-dependent" in str(error) or "unbacked" in str(error).lower():
         return f"decides by the numbers in a tensor{at}, which no Graph can say; {REMEDY}"
+    if "uninitialized parameter" in text:
+        return "has a lazy module, whose sizes are unknown before forward has run: state them (nn.Linear for nn.LazyLinear)"
     if "does not require grad" in text or "have been used in the graph" in text:
         return f"asks for gradients{at}, and this is for inference alone: leave them out of forward"
     return f"the reference raises {kind}{at}: {text}"

@@ -457,6 +457,11 @@ def test_torchscript_is_read_as_the_python_that_it_is() -> None:
     assert torch.jit.script is script
 
 
+def test_a_lazy_module_is_refused_with_what_to_write_instead() -> None:
+    with pytest.raises(LiftError, match=r"has a lazy module, .*: state them \(nn\.Linear for nn\.LazyLinear\)"):
+        lift(task_of("self.l(y)", "self.l = nn.LazyLinear(8)"))
+
+
 @pytest.mark.parametrize("decorator", ["@torch.compile", "@torch.compile(dynamic=True)", "@torch.compile(mode='default')"])
 def test_a_helper_under_torch_compile_is_read_as_the_python_that_it_is(decorator: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def called(*_: Any, **__: Any) -> Any:
