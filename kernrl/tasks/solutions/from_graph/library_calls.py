@@ -65,6 +65,11 @@ def library_call(
         end, step = (repr(n[0]) if len(set(n)) == 1 else names.expression(n) for n in (ends, steps))
         device = next(iter(host.values()))
         return f"torch.arange({a['start']!r}, {end}, {step}, dtype=torch.{a['dtype']}, device={device}.device)"
+    if node.op == "full":
+        axes = zip(*(g.nodes[op.node]["shape"] for g in graphs), strict=True)
+        shape = ", ".join(names.expression(n) for n in axes)
+        device = next(iter(host.values()))
+        return f"torch.full([{shape}], {operands[0]}, dtype=torch.{a['dtype']}, device={device}.device)"
     if node.op == "pad":
         value = f", value={constant(a['value'])}" if a["mode"] == "constant" and a["value"] else ""
         return (

@@ -258,6 +258,16 @@ def test_floats_that_are_made_of_nothing_have_no_dtype_of_whole_numbers() -> Non
     assert not [s.style for s in solutions if "dtype=n.dtype" in s.triton_code]
 
 
+def test_memory_that_library_calls_alone_read_is_filled_by_torch(cpu_verifier: HardenedVerifier) -> None:
+    put_back = module(
+        "pass", "return torch.zeros_like(x).scatter(-1, x.argsort(-1), x.sigmoid()), x.relu()", "torch.randn(H, W)"
+    )
+    first, *_ = solutions = write_solutions(with_input_sets(Task("t", put_back)))
+    assert all("torch.full([" in s.triton_code for s in solutions)
+    verdict = cpu_verifier.verify(Task("t", put_back), first.triton_code)
+    assert verdict.correct, verdict.reason
+
+
 def test_a_size_that_is_the_step_of_a_range_is_no_number_of_the_full_set() -> None:
     bags = module("self.e = nn.EmbeddingBag(9, 16)", "return self.e(n).tanh() * 2", "torch.randint(0, 9, (H, W))", "self, n")
     sets = (InputSet("full"), InputSet("ragged", {"H": 5, "W": 7}))

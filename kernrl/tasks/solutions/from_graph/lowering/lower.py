@@ -139,8 +139,9 @@ class _Lowering(Norms, Windows, SmallProducts):
 
     def _full(self, node: Node, name: str, operands: list[Operand]) -> str | None:
         dtype = node.value.dtype
-        if dtype not in ("float32", "bool", "int64"):
-            return None
+        readers = [other.kind for other in self.p.graph.nodes if name in other.reads]
+        if dtype not in ("float32", "bool", "int64") or (readers and set(readers) == {"unknown"}):
+            return None  # a kernel for what library calls alone read, and perhaps overwrite, would seem to do nothing
         text = "{0}" if dtype != "float32" or isinstance(operands[0], Varies) else literal(float(operands[0]))  # pyright: ignore[reportArgumentType]
         return self.add("point", name, self.shape(name), dtype, operands[0], text=text)
 
