@@ -44,7 +44,7 @@ from kernrl.verifier.pool.gpu_client import GpuClient
 from kernrl.verifier.pool.interpreters import Interpreters
 from kernrl.verifier.pool.local import cpu_fork_server
 from kernrl.verifier.pool.plan_readers import PlanReaders
-from kernrl.verifier.trace.task_facts import gather_facts
+from kernrl.verifier.pool.task_facts import gather_facts
 from kernrl.verifier.trace.tracer import Tracer
 from kernrl.verifier.verifier import HardenedVerifier
 

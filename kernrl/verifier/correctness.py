@@ -31,8 +31,8 @@ from kernrl.verifier.plan.launchable import launchable
 from kernrl.verifier.plan.plan import Plan
 from kernrl.verifier.plan.price import Price, price
 from kernrl.verifier.pool.backend import Front, GpuBackend
+from kernrl.verifier.pool.task_facts import TaskFacts
 from kernrl.verifier.replay.job import Job
-from kernrl.verifier.trace.task_facts import TaskFacts
 
 log = logging.getLogger(__name__)
 

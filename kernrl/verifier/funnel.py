@@ -38,9 +38,9 @@ from kernrl.verifier.pool.gpu_client import GpuClient
 from kernrl.verifier.pool.local import LocalFront
 from kernrl.verifier.pool.memory_ledger import gib, least_bytes
 from kernrl.verifier.pool.ray import Cluster
+from kernrl.verifier.pool.task_facts import TaskFacts
 from kernrl.verifier.pool.task_preparers import compilers
 from kernrl.verifier.replay.compiled_reference import MODES
-from kernrl.verifier.trace.task_facts import TaskFacts
 from kernrl.verifier.trace.tracer import CPU_S as TRACE_CPU_S
 
 log = logging.getLogger(__name__)

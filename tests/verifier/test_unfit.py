@@ -13,7 +13,7 @@ from kernrl.tasks.task import Task
 from kernrl.verifier import funnel
 from kernrl.verifier.base.devices import Device
 from kernrl.verifier.funnel import StagedEvaluator
-from kernrl.verifier.trace.task_facts import TaskFacts, gather_facts
+from kernrl.verifier.pool.task_facts import TaskFacts, gather_facts
 
 SOURCE = """
 import torch

@@ -18,9 +18,9 @@ from kernrl.verifier.interpret.interpret_server import Judged, SmallJob
 from kernrl.verifier.plan.compiled import CompiledKernel
 from kernrl.verifier.plan.plan import KernelSource, TraceSpec
 from kernrl.verifier.plan.reading import Asked, PlansRead
+from kernrl.verifier.pool.task_facts import TaskFacts
 from kernrl.verifier.replay.job import Job, Measured
 from kernrl.verifier.replay.timing import NoiseBand
-from kernrl.verifier.trace.task_facts import TaskFacts
 from kernrl.verifier.trace.tracer import Traced
 
 

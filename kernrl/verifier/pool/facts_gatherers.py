@@ -8,10 +8,10 @@ import threading
 from kernrl.errors import InfrastructureError, InternalError, UsageError
 from kernrl.tasks.task import Task
 from kernrl.verifier.base.devices import Device
+from kernrl.verifier.pool.task_facts import FactsGatherer, TaskFacts
 from kernrl.verifier.rpc.answers import Died, Ended, Failed, TimedOut
 from kernrl.verifier.rpc.fork_server import ForkServer
 from kernrl.verifier.rpc.worker_client import Client
-from kernrl.verifier.trace.task_facts import FactsGatherer, TaskFacts
 
 TIMEOUT_S = 300.0
 """Longest that a task may take: its reference runs once for each input set, on tensors without memory."""

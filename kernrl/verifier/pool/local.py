@@ -20,13 +20,13 @@ from kernrl.verifier.pool.backend import Front
 from kernrl.verifier.pool.facts_gatherers import FactsGatherers
 from kernrl.verifier.pool.interpreters import Interpreters
 from kernrl.verifier.pool.plan_readers import PlanReaders
+from kernrl.verifier.pool.task_facts import TaskFacts
 from kernrl.verifier.rpc.fork_server import ForkServer
 from kernrl.verifier.rpc.processes import dotted
-from kernrl.verifier.trace.task_facts import TaskFacts
 from kernrl.verifier.trace.tracer import Traced, Tracer
 
 _MODULES = (
-    "kernrl.verifier.trace.task_facts",
+    "kernrl.verifier.pool.task_facts",
     "kernrl.verifier.plan.reading",
     "kernrl.verifier.interpret.interpret_server",
     "kernrl.verifier.judge.cpu_server",

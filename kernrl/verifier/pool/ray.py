@@ -31,10 +31,10 @@ from kernrl.verifier.pool.backend import Front, GpuBackend, Outcome
 from kernrl.verifier.pool.gpu import LANES
 from kernrl.verifier.pool.ray_actor import AboutGpu, Actor
 from kernrl.verifier.pool.ray_actors import FrontActor, GpuActor
+from kernrl.verifier.pool.task_facts import TaskFacts
 from kernrl.verifier.replay.job import Job
 from kernrl.verifier.replay.timing import NoiseBand
 from kernrl.verifier.rpc.answers import Answer, Died, Failed, value_of
-from kernrl.verifier.trace.task_facts import TaskFacts
 from kernrl.verifier.trace.tracer import Traced
 
 log = logging.getLogger(__name__)

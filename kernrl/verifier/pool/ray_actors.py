@@ -19,9 +19,9 @@ from kernrl.verifier.pool.gpu import LANES, Gpu
 from kernrl.verifier.pool.gpu_process import worker_fork_server
 from kernrl.verifier.pool.local import LocalFront
 from kernrl.verifier.pool.ray_actor import AboutGpu, Actor
+from kernrl.verifier.pool.task_facts import TaskFacts
 from kernrl.verifier.replay.compiled_reference import MODES
 from kernrl.verifier.replay.job import Job
-from kernrl.verifier.trace.task_facts import TaskFacts
 from kernrl.verifier.trace.tracer import Traced
 
 

@@ -15,7 +15,7 @@ from kernrl.verifier.judge.inputs import TaskInputs
 from kernrl.verifier.judge.judge_server import Judge
 from kernrl.verifier.judge.regimes import NOMINAL, REGIMES
 from kernrl.verifier.judge.task_lint import lint, objection
-from kernrl.verifier.trace.task_facts import gather_facts
+from kernrl.verifier.pool.task_facts import gather_facts
 
 FINITE = frozenset(name for name, regime in REGIMES.items() if regime.finite)
 

@@ -23,7 +23,7 @@ from kernrl.verifier.judge.memory_estimate import rehearse
 from kernrl.verifier.judge.regimes import REGIMES
 from kernrl.verifier.judge.truth import float64_convolutions, reference_answers
 from kernrl.verifier.judge.truth.reference_copy import default_dtype
-from kernrl.verifier.trace.task_facts import gather_facts
+from kernrl.verifier.pool.task_facts import gather_facts
 
 MODERATE = (
     "factorized_interactions", "deep_narrow_chain", "softmax_of_one_gate", "time_series_decomp", "leaf_lesson",

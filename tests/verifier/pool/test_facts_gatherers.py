@@ -14,8 +14,8 @@ from kernrl.tasks.task import Task
 from kernrl.verifier.base.devices import device_for
 from kernrl.verifier.pool import facts_gatherers
 from kernrl.verifier.pool.facts_gatherers import FactsGatherers
+from kernrl.verifier.pool.task_facts import TaskFacts, gather_facts
 from kernrl.verifier.rpc.fork_server import ForkServer
-from kernrl.verifier.trace.task_facts import TaskFacts, gather_facts
 
 DEVICE = device_for("sm_90")
 assert DEVICE

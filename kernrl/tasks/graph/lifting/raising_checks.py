@@ -14,6 +14,8 @@ from types import FrameType
 import torch
 from torch import Tensor
 
+from kernrl.syntax import parse_python
+
 
 @contextlib.contextmanager
 def checks_passed() -> Iterator[None]:
@@ -38,7 +40,7 @@ def _passing(frame: FrameType) -> bool | None:
     """The truth of a tensor with which the check that a frame is at does not raise; None where it is at no such check."""
     try:
         lines, first = inspect.getsourcelines(frame.f_code)
-        tree = ast.parse(textwrap.dedent("".join(lines)))
+        tree = parse_python(textwrap.dedent("".join(lines)))
     except (OSError, SyntaxError):
         return None
     line = frame.f_lineno - max(first, 1) + 1

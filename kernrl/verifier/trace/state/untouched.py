@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from kernrl.syntax import parse_python
 from kernrl.verifier.base import compat
 from kernrl.verifier.trace.state import aten_operators, ownership, python_state
 from kernrl.verifier.trace.state.library_state import Attributes, Dicts, LibraryState, namespace
@@ -128,7 +129,7 @@ def load_ahead(source: str) -> None:
 def imported(source: str) -> list[str]:
     """What may be modules of the imports in a text; nothing of a text that is no Python."""
     try:
-        nodes = list(ast.walk(ast.parse(source)))
+        nodes = list(ast.walk(parse_python(source)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []
     found = [one.name for node in nodes if isinstance(node, ast.Import) for one in node.names]

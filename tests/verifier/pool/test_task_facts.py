@@ -9,7 +9,7 @@ from support.suite import fixture_task
 
 from kernrl.tasks.task import Task
 from kernrl.verifier.base.devices import device_for
-from kernrl.verifier.trace.task_facts import gather_facts
+from kernrl.verifier.pool.task_facts import gather_facts
 
 
 def asked(task: Task, *, on_gpu: bool) -> list[str]:
