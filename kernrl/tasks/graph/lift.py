@@ -53,14 +53,31 @@ def lift(task: Task, input_set: InputSet | None = None, *, change: Callable[[lis
 
 
 def _lift(task: Task, input_set: InputSet | None, change: Callable[[list[Any]], list[Any]] = list) -> Graph:
+    """In float32, as it is judged, or as it is written where it casts its inputs to what its constructor made."""
+    try:
+        return _lifted(task, input_set, change, _single, _as_float32)
+    except LiftError as error:
+        try:
+            return _lifted(task, input_set, change, lambda module: module, lambda tensor: tensor)
+        except LiftError:
+            raise error from None
+
+
+def _lifted(
+    task: Task,
+    input_set: InputSet | None,
+    change: Callable[[list[Any]], list[Any]],
+    of_module: Callable[[nn.Module], nn.Module],
+    of_tensor: Callable[[Tensor], Tensor],
+) -> Graph:
     where, mode = f"<task {task.id}>", MostlyFake()
     state = torch.random.get_rng_state()
     try:
         with quiet(), without_autocast():
             with mode, as_python(), conversions():
                 reference: Reference = load_reference(task, input_set)
-                module = _single(reference.Model(*reference.get_init_inputs()))
-                inputs = tree_map_only(Tensor, _as_float32, change(list(reference.get_inputs())))
+                module = of_module(reference.Model(*reference.get_init_inputs()))
+                inputs = tree_map_only(Tensor, of_tensor, change(list(reference.get_inputs())))
             traced = trace(module, inputs, mode)
     except UsageError:
         raise

@@ -50,7 +50,6 @@ LEFT = {
     "take": "torch.take(x, x.new_ones(7).long())",
     "put": "torch.put(x, x.new_ones(1).long(), x[0, :1])",
     "index_reduce": "torch.zeros(4, 32, device=x.device).index_reduce(0, x.new_ones(8).long(), x, 'amax')",
-    "diagonal_scatter": "torch.diagonal_scatter(x, x[0, :8])",
     "grid_sample of volumes": "F.grid_sample(x.view(1, 1, 4, 8, 8), x.view(1, 1, 8, 4, 8)[..., :3])",
     "padded volumes": "F.pad(x.view(1, 1, 4, 8, 8), (1, 1, 1, 1, 1, 1), mode='reflect')",
     "smoothed resize": "F.interpolate(x.view(1, 1, 16, 16), size=(5, 7), mode='bilinear', antialias=True)",
