@@ -53,21 +53,28 @@ def lift(task: Task, input_set: InputSet | None = None, *, change: Callable[[lis
 
 
 def _lift(task: Task, input_set: InputSet | None, change: Callable[[list[Any]], list[Any]] = list) -> Graph:
-    """In float32, as it is judged, or as it is written where it casts its inputs to what its constructor made."""
+    """In float32, as a task is judged: a policy casts what its constructor made in another dtype, and its inputs. As it is
+    written, where that cannot be lifted: `forward` may cast to the dtype that the constructor made."""
+    cast: list[Tensor] = []
+
+    def single(tensor: Tensor) -> Tensor:
+        if not tensor.is_floating_point() or tensor.itemsize == 1 or tensor.dtype == torch.float32:
+            return tensor
+        cast.append(tensor)
+        return tensor.float()
+
     try:
-        return _lifted(task, input_set, change, _single, _as_float32)
-    except LiftError as error:
-        try:
-            return _lifted(task, input_set, change, lambda module: module, lambda tensor: tensor)
-        except LiftError:
-            raise error from None
+        return _lifted(task, input_set, change, single)
+    except LiftError:
+        if not cast:
+            raise
+    return _lifted(task, input_set, change, lambda tensor: tensor)
 
 
 def _lifted(
     task: Task,
     input_set: InputSet | None,
     change: Callable[[list[Any]], list[Any]],
-    of_module: Callable[[nn.Module], nn.Module],
     of_tensor: Callable[[Tensor], Tensor],
 ) -> Graph:
     where, mode = f"<task {task.id}>", MostlyFake()
@@ -76,7 +83,9 @@ def _lifted(
         with quiet(), without_autocast():
             with mode, as_python(), conversions():
                 reference: Reference = load_reference(task, input_set)
-                module = of_module(reference.Model(*reference.get_init_inputs()))
+                module: nn.Module = reference.Model(*reference.get_init_inputs())
+                if any(of_tensor(held) is not held for held in (*module.parameters(), *module.buffers())):
+                    module = module.float()
                 inputs = tree_map_only(Tensor, of_tensor, change(list(reference.get_inputs())))
             traced = trace(module, inputs, mode)
     except UsageError:
@@ -86,16 +95,6 @@ def _lifted(
     finally:
         torch.random.set_rng_state(state)
     return Reading(traced, module, where, task.id).graph()
-
-
-def _single(module: nn.Module) -> nn.Module:
-    """A module in float32, as it is judged: a policy casts what a task's constructor made in another dtype, and its inputs."""
-    held = [*module.parameters(), *module.buffers()]
-    return module if all(_as_float32(tensor) is tensor for tensor in held) else module.float()
-
-
-def _as_float32(tensor: Tensor) -> Tensor:
-    return tensor.float() if tensor.is_floating_point() and tensor.itemsize > 1 else tensor
 
 
 def lift_module(module: nn.Module, inputs: Sequence[Any]) -> Graph:

@@ -64,6 +64,12 @@ def sliced(recorder: Recorder) -> Maker:
     return make
 
 
+def parameter(recorder: Recorder) -> Maker:
+    """Inputs that are parameters, which need no gradients, as when an embedding or a prompt is frozen."""
+    of_larger = sliced(recorder)
+    return lambda spec, position: torch.nn.Parameter(of_larger(spec, position), requires_grad=False)
+
+
 def computed(recorder: Recorder) -> Maker:
     """Inputs that need gradients and were computed of others, as in the middle of a network, if that leaves their strides."""
     first = _lot.randrange(len(_LAST_OPERATIONS))

@@ -67,6 +67,7 @@ class RecordAten(TorchDispatchMode):
         fresh = [t for t in results if storage_key(t) not in before]
         for tensor in fresh:
             recorder.place(tensor, device)
+            recorder.placed_alike(tensor, inputs)
         if operator.computes_nothing or (not fresh and not operator.is_mutable):
             return outputs
         if _counts_batches(name, args, recorder):

@@ -25,7 +25,7 @@ from kernrl.verifier.plan.plan import (
     tensor_specs,
 )
 from kernrl.verifier.trace import running_statistics
-from kernrl.verifier.trace.call_arguments import arguments, computed, keywords, partly_computed, sliced, whole
+from kernrl.verifier.trace.call_arguments import arguments, computed, keywords, parameter, partly_computed, sliced, whole
 from kernrl.verifier.trace.finish_plan import derived_from_state, finish, move_to_forward, needed_setup
 from kernrl.verifier.trace.parameters import bind_state
 from kernrl.verifier.trace.recorder import Recorder
@@ -331,6 +331,9 @@ def _call_again(
         place = random.SystemRandom().choice((named, script))
         check_way(call(trained(), place, grad), latest, f"{AGAIN} on inputs that need gradients")
         check_in_a_program(latest)
+        # last of all: a parameter that a module keeps is its own from then on, and takes no other tensor's place
+        later = call(arguments(spec, parameter(recorder)), place, inference)
+        check_same(later, latest, recorder, kernels, f"{AGAIN} on parameters")
     _check_handed(recorder, recorder.handed)
 
 

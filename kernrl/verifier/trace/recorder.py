@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -75,7 +75,8 @@ class Recorder:
         key = storage_key(tensor)
         known = self._index.get(key)
         if known is not None and kind == "temp":
-            self._grow(known, tensor.untyped_storage().nbytes())
+            if known not in self._parts or self.storages[known].kind != "temp":
+                self._grow(known, tensor.untyped_storage().nbytes())
             return known
         storage = Storage(kind, tensor.untyped_storage().nbytes(), source)  # pyright: ignore[reportArgumentType]
         if known is not None:
@@ -148,6 +149,21 @@ class Recorder:
             tensor = larger.as_strided(spec.shape, spec.stride, before // dtype.itemsize)
             self._parts[self.adopt(tensor, "input", source)] = before, own
         return tensor
+
+    def placed_alike(self, result: torch.Tensor, operands: Sequence[torch.Tensor]) -> None:
+        """Take a result for a whole tensor, too, that lies where a part lay in its own memory (`diagonal_scatter`)."""
+
+        def place(tensor: torch.Tensor) -> tuple[Any, ...]:
+            return tensor.shape, tensor.stride(), tensor.dtype, tensor.storage_offset()
+
+        if not self._parts or not result.storage_offset():
+            return
+        for operand in operands:
+            found = self._parts.get(self._index.get(storage_key(operand), -1))
+            if found and place(operand) == place(result):
+                number = self.adopt(result)
+                self._parts[number] = found
+                self.storages[number] = replace(self.storages[number], nbytes=found[1])
 
     def copy_of(self, tensor: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
         """What `copy.deepcopy` makes of a tensor on a GPU: a view of a copy of its memory, which others of its views share."""

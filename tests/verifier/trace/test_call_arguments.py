@@ -11,7 +11,7 @@ import torch
 from support.front import dense, spec
 from torch import nn
 
-from kernrl.verifier.trace.call_arguments import arguments, computed, keywords, partly_computed, sliced, whole
+from kernrl.verifier.trace.call_arguments import arguments, computed, keywords, parameter, partly_computed, sliced, whole
 from kernrl.verifier.trace.recorder import Recorder
 from kernrl.verifier.trace.recording import recording
 
@@ -22,7 +22,7 @@ def tensors(made: Sequence[Any]) -> list[torch.Tensor]:
     return [made[0], made[1]["index"], made[2]]
 
 
-@pytest.mark.parametrize("kind", [whole, sliced, computed, lambda recorder: partly_computed(TWO, recorder)])
+@pytest.mark.parametrize("kind", [whole, sliced, parameter, computed, lambda recorder: partly_computed(TWO, recorder)])
 def test_a_plan_sees_whole_inputs(kind):
     recorder = Recorder()
     with recording(recorder):
