@@ -208,9 +208,6 @@ def _call_again(
     def fresh() -> list[Any]:
         return arguments(spec, sliced(recorder))
 
-    def trained() -> list[Any]:
-        return arguments(spec, computed(recorder))
-
     def again(given: list[Any]) -> Call:
         return call(given, script, next(gradients))
 
@@ -225,18 +222,20 @@ def _call_again(
     def with_gradients(expected: Call) -> bool:
         """Whether calls differ with gradients, or with frozen parameters, and agree otherwise: a reason that authors know."""
 
-        def differs(make: Callable[[], list[Any]], mode: Any, frozen: bool) -> bool:
-            recorder.frozen = frozen
+        def differs(mode: Any = no_grad, *, frozen: bool = False, needed: bool = False) -> bool:
+            recorder.frozen, given = frozen, arguments(spec, whole(recorder))
+            for tensor in _leaves(given) if needed else ():
+                tensor.requires_grad_(tensor.is_floating_point())
             try:
-                check_same(call(make(), gradients=mode), expected, recorder, kernels)
+                check_same(call(given, gradients=mode), expected, recorder, kernels)
             except Exception:
                 return True
             finally:
                 recorder.frozen = False
             return False
 
-        ways = (fresh, grad, False), (fresh, no_grad, True), (trained, grad, False)
-        return any(differs(*way) and differs(*way) for way in ways) and not differs(fresh, no_grad, False)
+        ways: list[dict[str, Any]] = [{"mode": grad}, {"frozen": True}, {"mode": grad, "needed": True}]
+        return any(differs(**one) and differs(**one) for one in ways) and not differs()
 
     def check_ways(expected: Call, given: list[Any]) -> Call:
         """Forward may be called in several ways, and whatever is counted in one of them must decide nothing; the last call."""
@@ -329,7 +328,7 @@ def _call_again(
         latest = later or first
     if usual:  # at the end, since autograd may leave a history on what a module keeps
         place = random.SystemRandom().choice((named, script))
-        check_way(call(trained(), place, grad), latest, f"{AGAIN} on inputs that need gradients")
+        check_way(call(arguments(spec, computed(recorder)), place, grad), latest, f"{AGAIN} on inputs that need gradients")
         check_in_a_program(latest)
         # last of all: a parameter that a module keeps is its own from then on, and takes no other tensor's place
         later = call(arguments(spec, parameter(recorder)), place, inference)
