@@ -136,6 +136,8 @@ def _environment() -> dict[str, str]:
     return keep | {
         "PATH": "/usr/bin:/bin",
         "LANG": "C.UTF-8",
+        # Inductor asks for it when it is imported, and a child may not see the list of users
+        "LOGNAME": "kernrl",
         "PYTHONDONTWRITEBYTECODE": "1",
         "CUDA_VISIBLE_DEVICES": "",
         # one thread a child: the machine's cores are shared between children

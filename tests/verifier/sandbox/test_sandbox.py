@@ -57,6 +57,11 @@ def test_features_load_no_torch():
     assert int(count) >= 8
 
 
+def test_a_child_knows_its_user_without_the_list_of_users(sandbox):
+    said, _ = attempt(sandbox, "import getpass, pwd\npwd.getpwuid = None\nreturn getpass.getuser()")
+    assert said == "did: kernrl"
+
+
 @needs("seccomp")
 @pytest.mark.parametrize(
     "body",

@@ -187,6 +187,8 @@ def install(arch: str) -> GPUTarget:
     torch.version.cuda = torch.version.cuda or CUDA_VERSION
     torch.backends.cuda.is_built = torch.backends.cudnn.is_available = lambda: True
     torch.backends.cudnn.version = lambda: CUDNN_VERSION
+    # recurrent layers lay their weights out anew if cuDNN takes them, and that starts the driver
+    torch.backends.cudnn.is_acceptable = lambda tensor: False
     for name in ("range_push", "range_pop", "range_start", "range_end", "mark"):  # marks for a profiler
         setattr(torch.cuda.nvtx, name, lambda *_, **__: 0)
     torch.is_inference_mode_enabled = lambda: _NoGrad.depth > 0  # pyright: ignore[reportPrivateImportUsage]
