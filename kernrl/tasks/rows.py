@@ -1,12 +1,14 @@
-"""A task as a row of a table, in the three forms that are read and the two that are written.
+"""A task as a row of a table, in the four forms that are read and the two that are written.
 
 Ours: `id, level, name, family, composition, split, instruction, precision, pytorch_code, solutions, input_sets`.
 KernelBench's: `code, level, name, problem_id`. The difficulty labels': `instruction, pytorch_code, difficulty`.
+KernelBook's: `python_code, entry_point, triton_code`, where `entry_point` names the module.
 """
 
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
 import json
 import re
@@ -21,7 +23,8 @@ from kernrl.tasks.constants import Constant, override_constants
 from kernrl.tasks.task import FULL, InputSet, Solution, Task
 
 COLUMNS: dict[str, tuple[str, ...]] = {
-    "pytorch_code": ("pytorch_code", "code"),
+    "pytorch_code": ("pytorch_code", "code", "python_code"),
+    "entry_point": ("entry_point",),
     "id": ("id",),
     "problem_id": ("problem_id",),
     "level": ("level", "difficulty"),
@@ -70,35 +73,60 @@ def task_from_row(row: Mapping[str, Any], fallback_id: str, columns: Mapping[str
     code = _text(fields, "pytorch_code")
     if not code:
         raise BadRow(f"has no column {' or '.join(COLUMNS['pytorch_code'])}; its columns are {', '.join(row)}")
+    entry = _text(fields, "entry_point")
+    code = _named(code, entry, "Model")
     check_contract(code)
     level = _level(fields["level"])
     return Task(
         id=_text(fields, "id") or _kernelbench_id(fields, level) or fallback_id,
         pytorch_code=code,
         level=level,
-        name=_text(fields, "name").removesuffix(".py"),
+        name=_text(fields, "name").removesuffix(".py") or entry,
         family=_text(fields, "family"),
         composition=tuple(_list(fields, "composition", str)),
         split=_text(fields, "split"),
         instruction=_text(fields, "instruction"),
         precision=_text(fields, "precision") or "fp32",
         input_sets=_input_sets(fields) or stated_input_sets(code),
-        solutions=_solutions(fields),
+        solutions=_solutions(fields, entry),
     )
 
 
 def check_contract(code: str) -> None:
     """Raise BadRow unless `code` parses and binds `Model`, `get_inputs` and `get_init_inputs` at its top level."""
+    bound = _all_bound(code)
+    missing = [name for name in CONTRACT if name not in bound]
+    if missing:
+        candidate = ", but ModelNew: it is a candidate and no task" if "ModelNew" in bound else ""
+        raise BadRow(f"has code that defines no {' and no '.join(missing)}{candidate or _other_model(code, missing)}")
+
+
+def _all_bound(code: str) -> set[str]:
+    """Names that are bound at the top level. Raises BadRow when `code` does not parse."""
     try:
         tree = parse_python(code)
     except (SyntaxError, ValueError) as error:
         where = f"{error.msg} in line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else str(error)
         raise BadRow(f"has code that is not Python: {where}") from None
-    bound = {name for statement in tree.body for name in _names_bound(statement)}
-    missing = [name for name in CONTRACT if name not in bound]
-    if missing:
-        candidate = ", but ModelNew: it is a candidate and no task" if "ModelNew" in bound else ""
-        raise BadRow(f"has code that defines no {' and no '.join(missing)}{candidate}")
+    return {name for statement in tree.body for name in _names_bound(statement)}
+
+
+def _other_model(code: str, missing: list[str]) -> str:
+    """What to do where only the module has another name."""
+    classes = [one for one in parse_python(code).body if isinstance(one, ast.ClassDef)]
+    modules = [one.name for one in classes if any("Module" in ast.unparse(base) for base in one.bases)]
+    if missing != ["Model"] or not modules:
+        return ""
+    return f": if {modules[-1]} is the module, write Model = {modules[-1]} below it"
+
+
+def _named(code: str, name: str, wanted: str) -> str:
+    """The code, in which what is bound as `name` is also bound as `wanted`."""
+    if not name or name == wanted or name not in (bound := _all_bound(code)):
+        return code
+    if wanted in bound:
+        raise BadRow(f"has the entry_point {name}, and code that defines another {wanted}")
+    return f"{code.rstrip()}\n\n\n{wanted} = {name}\n"
 
 
 def stated_input_sets(code: str) -> tuple[InputSet, ...]:
@@ -240,11 +268,14 @@ def _constants(values: Mapping[str, Any]) -> dict[str, Constant]:
     }
 
 
-def _solutions(fields: Mapping[str, Any]) -> tuple[Solution, ...]:
+def _solutions(fields: Mapping[str, Any], entry: str) -> tuple[Solution, ...]:
     rows = _list(fields, "solutions", dict)
     try:
         solutions = [Solution(row["style"], row["triton_code"]) for row in rows]
     except KeyError as error:
         raise BadRow(f"has a solution without {error}") from None
     single = _text(fields, "triton_code")
+    if entry:  # KernelBook's answers name their class after the module
+        with contextlib.suppress(BadRow):
+            single = _named(single, f"{entry}New", "ModelNew")
     return tuple([*solutions, Solution("given", single)] if single else solutions)

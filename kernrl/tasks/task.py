@@ -19,6 +19,7 @@ from typing import Any
 from kernrl.errors import UsageError
 from kernrl.tasks.constants import Constant, override_constants
 from kernrl.tasks.eval_mode import judged_mode
+from kernrl.tasks.init_arguments import in_order
 
 FULL, SMALL, RAGGED = "full", "small", "ragged"
 """Names of input sets: the source as written (timed), sizes an interpreter can manage, and sizes that divide by nothing."""
@@ -117,5 +118,13 @@ def load_reference(task: Task, input_set: InputSet | None = None) -> Reference:
     for name, part in zip(("Model", "get_inputs", "get_init_inputs"), parts, strict=True):
         if not callable(part):
             raise UsageError(f"{task.id}: the task's source sets {name} to {part!r:.40}: give that another name.")
-    model, *others = parts
-    return Reference(judged_mode(model, source), *others)  # pyright: ignore[reportArgumentType]
+    model, get_inputs, get_init_inputs = parts
+
+    def arguments() -> Any:
+        given = get_init_inputs()  # pyright: ignore[reportOptionalCall]
+        try:
+            return in_order(model, given)
+        except TypeError as error:
+            raise UsageError(f"{task.id}: get_init_inputs does not fit Model: {error}.") from error
+
+    return Reference(judged_mode(model, source), get_inputs, arguments)  # pyright: ignore[reportArgumentType]

@@ -11,7 +11,7 @@ import pytest
 from kernrl.errors import UsageError
 from kernrl.files import atomic_write, new_folder
 from kernrl.tasks.loaders import load_tasks
-from kernrl.tasks.rows import parse_columns, task_from_row, task_to_row, write_difficulty_labels, write_tasks
+from kernrl.tasks.rows import BadRow, parse_columns, task_from_row, task_to_row, write_difficulty_labels, write_tasks
 from kernrl.tasks.task import InputSet, Solution, Task
 
 CODE = "class Model: ...\nN = 4\ndef get_inputs(): return []\ndef get_init_inputs(): return []\n"
@@ -87,6 +87,35 @@ def test_levels_are_read_however_they_are_written(value: object) -> None:
 def test_single_triton_column_is_a_solution() -> None:
     task = task_from_row({"pytorch_code": CODE, "triton_code": "import triton"}, "x")
     assert task.solutions == (Solution("given", "import triton"),)
+
+
+BOOK = {
+    "python_code": "from torch import nn\n\n\nclass Part(nn.Module): ...\n\n\nclass Net(nn.Module): ...\n"
+    "def get_inputs(): return []\ndef get_init_inputs(): return [[], {}]\n",
+    "entry_point": "Net",
+    "triton_code": "class NetNew: ...\n",
+    "uuid": 7,
+}
+
+
+def test_kernelbook_columns() -> None:
+    task = task_from_row(BOOK, "row-1")
+    assert (task.id, task.name) == ("row-1", "Net")
+    assert task.pytorch_code == BOOK["python_code"] + "\n\nModel = Net\n"
+    assert task.solutions == (Solution("given", "class NetNew: ...\n\n\nModelNew = NetNew\n"),)
+    assert task_from_row(BOOK | {"python_code": CODE, "entry_point": "Model"}, "x").pytorch_code == CODE
+    assert task_from_row(BOOK | {"triton_code": "class ("}, "x").solutions == (Solution("given", "class ("),)
+
+
+def test_an_entry_point_beside_another_model_is_refused() -> None:
+    with pytest.raises(BadRow, match="has the entry_point Net, and code that defines another Model"):
+        task_from_row(BOOK | {"python_code": f"{BOOK['python_code']}class Model: ...\n"}, "x")
+
+
+def test_a_module_of_another_name_is_named(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(str(BOOK["python_code"]))
+    with pytest.raises(UsageError, match=r"defines no Model: if Net is the module, write Model = Net below it\.$"):
+        load_tasks(tmp_path / "net.py")
 
 
 # places
@@ -189,7 +218,7 @@ def test_columns_are_mapped(tmp_path: Path) -> None:
     [
         ("{", "is not JSON"),
         ("[1]", "is not a JSON object"),
-        ({"text": "x"}, "has no column pytorch_code or code; its columns are text"),
+        ({"text": "x"}, "has no column pytorch_code or code or python_code; its columns are text"),
         ({"code": 3}, "pytorch_code that is not text: 3"),
         ({"code": "def ("}, "not Python"),
         ({"code": CODE.replace("Model", "Net")}, "defines no Model"),

@@ -112,9 +112,24 @@ def test_reference_that_cannot_teach_is_refused(forward: str, reason: str) -> No
     assert "\n" not in str(raised.value)
 
 
-def test_arguments_by_name_are_refused() -> None:
-    code = SOURCE.partition("def get_init_inputs")[0] + "def get_init_inputs():\n    return {'n': 8}\n"
-    with pytest.raises(UsageError, match="get_init_inputs returns a dict; return a list"):
+@pytest.mark.parametrize("given", ["{'n': 8}", "[[], {'n': 8}]", "[[8], {}]", "[(8,), {}]"])
+def test_arguments_by_name_are_put_in_order(given: str) -> None:
+    code = SOURCE.replace("N = 32", "N = 8").replace("return [N]", f"return {given}")
+    check_task(Task(id="t", pytorch_code=code))
+    assert load_reference(Task(id="t", pytorch_code=code)).get_init_inputs() == [8]
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ("{'n': 8, 'm': 8}", "got an unexpected keyword argument 'm'"),
+        ("[[8], {'m': 8}]", "got an unexpected keyword argument 'm'"),
+        ("[[], {}]", "missing a required argument: 'n'"),
+    ],
+)
+def test_arguments_by_name_that_do_not_fit_are_refused(given: str, reason: str) -> None:
+    code = SOURCE.replace("return [N]", f"return {given}")
+    with pytest.raises(UsageError, match=f"^t: get_init_inputs does not fit Model: .*{reason}"):
         check_task(Task(id="t", pytorch_code=code))
 
 

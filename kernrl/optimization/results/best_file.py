@@ -6,6 +6,7 @@ It is a header of comments, the judged source byte for byte, and the self-check 
 from __future__ import annotations
 
 import hashlib
+import inspect
 import re
 import textwrap
 from pathlib import Path
@@ -17,6 +18,7 @@ from kernrl.optimization.results import self_check
 from kernrl.optimization.results.result_text import against, as_judged, set_words
 from kernrl.optimization.search.trials import Trial
 from kernrl.tasks.constants import edits
+from kernrl.tasks.init_arguments import in_order
 from kernrl.tasks.task import FULL, Task
 from kernrl.verifier.base.verdict import Verdict
 
@@ -140,4 +142,5 @@ def _literal(text: str) -> str:
 
 def _checking() -> str:
     """The self-check's own text."""
-    return Path(self_check.__file__).read_text(encoding="utf-8").partition(CHECK)[2].lstrip("\n")
+    text = Path(self_check.__file__).read_text(encoding="utf-8").partition(CHECK)[2].lstrip("\n")
+    return f"{inspect.getsource(in_order)}\n\n{text}"

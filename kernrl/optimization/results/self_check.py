@@ -61,7 +61,7 @@ def _pair(seed, name, device):
 
     reference = _reference(name)
     torch.manual_seed(seed)
-    arguments = list(reference.get_init_inputs())
+    arguments = list(in_order(reference.Model, reference.get_init_inputs()))
     with torch.no_grad():  # a weight that hooks compute could not be copied otherwise
         old = reference.Model(*copy.deepcopy(arguments))
     torch.manual_seed(seed + 1)

@@ -162,6 +162,17 @@ def test_the_reference_in_it_is_the_module_that_it_replaces(task: Task) -> None:
 
 
 @pytest.mark.slow
+def test_it_checks_a_module_whose_arguments_are_given_by_name(task: Task, tmp_path: Path) -> None:
+    named = replace(task, pytorch_code=task.pytorch_code.replace("return [M]", "return [[], {'m': M}]"))
+    assert named != task
+    best = tmp_path / "best.py"
+    best.write_text(best_file(named, trial(CANDIDATE), {"date": "2026-01-02"}))
+    done = run(best)
+    assert done.returncode == 0, done.stderr
+    assert "ragged: agrees" in done.stdout
+
+
+@pytest.mark.slow
 def test_it_checks_itself_and_finds_what_is_wrong(task: Task, tmp_path: Path) -> None:
     best = tmp_path / "best.py"
     best.write_text(best_file(task, trial(CANDIDATE), {"date": "2026-01-02"}))
@@ -234,4 +245,4 @@ def test_of_a_real_task_the_file_loads_and_holds_its_class() -> None:
     assert judged_source(text) == source
     assert torch.nn  # the file needs torch and triton alone
     imported = {a.name.split(".")[0] for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Import) for a in n.names}
-    assert imported <= {"torch", "triton", "ast", "linecache", "types", "copy", "os", "sys", "time", "math"}
+    assert imported <= {"torch", "triton", "ast", "linecache", "types", "copy", "os", "sys", "time", "math", "inspect"}

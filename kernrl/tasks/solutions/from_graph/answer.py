@@ -66,19 +66,21 @@ class Source:
 def read_source(source: str) -> Source:
     """Cut a reference's source."""
     body = parse_python(source).body
-    model = next((s for s in body if isinstance(s, ast.ClassDef) and s.name == "Model"), None)
+    classes = {s.name: s for s in body if isinstance(s, ast.ClassDef)}
+    alias = next((s for s in body if isinstance(s, ast.Assign) and "Model" in _binds(s)), None)  # Model = GatedNorm
+    name = alias.value.id if alias is not None and isinstance(alias.value, ast.Name) else "Model"
+    model = classes.get(name)
     if model is None:
         raise CannotWriteError("the source has no class Model")
-    classes = {s.name: s for s in body if isinstance(s, ast.ClassDef)}
     forward, of = None, model
     while forward is None and of is not None:
         forward = next((s for s in of.body if isinstance(s, ast.FunctionDef) and s.name == "forward"), None)
         of = next((classes[b.id] for b in of.bases if isinstance(b, ast.Name) and b.id in classes), None)
     if forward is None:
         raise CannotWriteError("Model has no forward")
-    others = [s for s in body if s is not model and not (set(_binds(s)) & set(CONTRACT))]
+    others = [s for s in body if s is not model and s is not alias and not (set(_binds(s)) & set(CONTRACT))]
     others = [s for s in others if not _is_text(s) and not _is_main(s)]
-    new = _Renamed().visit(copy.deepcopy(model))
+    new = _Renamed({"Model", name}).visit(copy.deepcopy(model))
     new.body = _reachable([s for s in new.body if not (isinstance(s, ast.FunctionDef) and s.name == "forward")], {"__init__"})
     new.body = [s for s in new.body if not _is_text(s)]
     kept = _needed([_lean(s) for s in others], new)
@@ -88,13 +90,16 @@ def read_source(source: str) -> Source:
 
 
 class _Renamed(ast.NodeTransformer):
+    def __init__(self, names: set[str]) -> None:
+        self._names = names
+
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
         self.generic_visit(node)
-        node.name = "ModelNew" if node.name == "Model" else node.name
+        node.name = "ModelNew" if node.name in self._names else node.name
         return node
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
-        return ast.copy_location(ast.Name("ModelNew", node.ctx), node) if node.id == "Model" else node
+        return ast.copy_location(ast.Name("ModelNew", node.ctx), node) if node.id in self._names else node
 
 
 def _is_text(statement: ast.stmt) -> bool:

@@ -67,6 +67,14 @@ def test_a_helper_that_nothing_runs_has_no_forward() -> None:
     assert "doubled" not in kept
 
 
+def test_a_module_that_has_another_name_first_is_the_model() -> None:
+    named = SOURCE.replace("INIT", "self.layer = Helper(size)").replace("Model", "Net") + "\n\nModel = Net\n"
+    read = read_source(named)
+    plain = read_source(SOURCE.replace("INIT", "self.layer = Helper(size)"))
+    assert ast.unparse(read.model) == ast.unparse(plain.model)
+    assert [ast.unparse(s) for s in read.kept] == [ast.unparse(s) for s in plain.kept]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("why", ["a parametrization", "a dry run of a part"])
 def test_an_answer_constructs_as_the_reference_does(why: str) -> None:
