@@ -78,7 +78,7 @@ def _run(work: Callable[[Task], Any], task: Task, sender: Connection) -> None:
         problem = str(error)
     except Exception as error:
         problem = f"{task.id}: the reference raises {type(error).__name__}: {str(error).partition(chr(10))[0].rstrip('.')}."
-        if "CUDA" in problem:
+        if "CUDA" in problem or "NVIDIA" in problem:
             problem += " References are checked on the CPU. Name no device: kernrl moves inputs and parameters itself."
     sender.send((result, problem))
 

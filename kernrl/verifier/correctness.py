@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
@@ -62,6 +63,11 @@ class Defences:
     """Whether writes to inputs and out of bounds are looked for."""
     plan_checks: bool = True
     floor: bool = True
+
+
+def below_floor(timing: Timing, floor_us: float) -> bool:
+    """Whether a time is too short for the task's data to be moved. A floor that a baseline goes below is too high itself."""
+    return timing.candidate_us < FLOOR_MARGIN * floor_us <= min(timing.baseline_us.values(), default=math.inf)
 
 
 def precision_of(config: VerifierConfig, task: Task) -> str:
@@ -144,8 +150,8 @@ class PlanJudge:
             raise rejected(outcome.rejection, left if derived else "")
         if outcome.measured:
             progress.timing = outcome.measured.timing(gpu.gpu_info["gpu"], gpu.noise)
-            us = progress.timing.candidate_us
-            if self.defences.floor and us < FLOOR_MARGIN * facts.floor_us:
+            if self.defences.floor and below_floor(progress.timing, facts.floor_us):
+                us = progress.timing.candidate_us
                 reason = (
                     f"{us:.1f} µs is less than moving the task's data takes ({facts.floor_us:.1f} µs): not all of it was used."
                 )

@@ -115,11 +115,35 @@ SELECTS = _names("where masked_fill tril triu")
 BAGS = _names("_embedding_bag _embedding_bag_forward_only")
 """Sums, means or maxima of a table's rows. What they return besides has another shape on each device, so plans leave it out."""
 
-GATHERS = BAGS | _names("embedding index index_select gather take nll_loss_forward nll_loss2d_forward")
+GATHERS = BAGS | _names(
+    "embedding index index_select gather take nll_loss_forward nll_loss2d_forward grid_sampler_2d grid_sampler_3d"
+)
 """Operations that read of their first operand only what their indices ask for: perhaps little of it, perhaps all."""
+
+CUTS = _names("constant_pad_nd im2col")
+"""Copies that may leave out part of their first operand: beyond a negative padding, or between windows."""
 
 SHAPE_ALONE = frozenset(["zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full"])
 """Operations whose result depends on their operand's shape and dtype, and on no element."""
+
+
+_RESIZED = {"nearest": 1, "linear": 2, "bilinear": 2, "trilinear": 2, "bicubic": 4}
+"""What an interpolation reads along each axis for each element it makes."""
+
+
+def window(op: str, args: Sequence[object]) -> tuple[int, ...]:
+    """What an operation reads along each of the last axes of its first operand for each element it makes: a convolution that is
+    not transposed, a pool, or an interpolation that does not smooth. () where that is not known, or all of it."""
+    name = base_name(op)
+    if name == "convolution" and args[6] is False:
+        return tuple(getattr(args[1], "shape", ()))[2:]
+    axes = next((int(digit) for digit in "123" if f"{digit}d" in name), 0)
+    if "pool" in name and not name.startswith(("adaptive", "_adaptive", "fractional", "max_unpool")) and len(args) > 1:
+        sides = args[1] if isinstance(args[1], list | tuple) else (args[1],)
+        whole = tuple(side for side in sides if isinstance(side, int))
+        return whole * axes if len(whole) == 1 else whole if len(whole) == axes else ()
+    kind = name.removeprefix("_").removeprefix("upsample_").rstrip("123d").removesuffix("_exact")
+    return (_RESIZED[kind],) * axes if "upsample_" in name and kind in _RESIZED else ()
 
 
 def base_name(op: str) -> str:

@@ -26,7 +26,21 @@ from kernrl.verifier.plan.library_time import (
     pairs_of_three,
     peak,
 )
-from kernrl.verifier.plan.plan import CONSTANT_OP, Arg, AtenNode, LaunchNode, Node, Plan, TensorRef, Variant, walk_refs
+from kernrl.verifier.plan.plan import (
+    CONSTANT_OP,
+    ITEM_BYTES,
+    Arg,
+    AtenNode,
+    LaunchNode,
+    Node,
+    Plan,
+    TensorRef,
+    Variant,
+    walk_refs,
+)
+
+SECTOR_BYTES = 32
+"""Read from memory at once."""
 
 GRAPH_US = 3.0
 """What a CUDA graph takes besides its nodes, as measured between events on an H200."""
@@ -95,19 +109,60 @@ def _fully_profiled(position: int, node: Node, profiles: Profiles) -> bool:
 def physical_floor_us(plan: Plan, device: Device) -> float:
     """Time that any program needs for this reference plan: bytes of inputs, state and outputs over peak bandwidth.
 
-    Memory that is read in part counts in part; what is gathered from not at all, as all indices may be the same, nor what a
-    mask may leave unread. Peak bandwidth is never reached, so this errs on the low side.
+    Memory that is read in part counts in part, and so does what is needed only for a part of what is made of it; what is
+    gathered from not at all, as all indices may be the same, nor what a mask may leave unread. Peak bandwidth is never
+    reached, so this errs on the low side.
     """
-    seen: dict[int, set[TensorRef]] = {}
+    needed: dict[int, dict[TensorRef, float]] = {}  # of each storage, the bytes of its views
+    for ref in plan.outputs:
+        if plan.storages[ref.storage].kind == "temp":
+            needed.setdefault(ref.storage, {})[ref] = ref.nbytes
     unread = _selected_from(plan)
-    for node in plan.nodes:
+    for node in reversed(plan.nodes):
+        share = _needed_share(node, plan, needed)
         source = _gathered_from(node)
-        for ref in (r for r in _operands(node) if r != source):
-            if plan.storages[ref.storage].kind != "temp" and ref.storage not in unread:
-                seen.setdefault(ref.storage, set()).add(ref)
-    moved = sum(min(plan.storages[s].nbytes, sum(r.nbytes for r in refs)) for s, refs in seen.items())
+        for ref in (r for r in _read(node) if r != source):
+            views = needed.setdefault(ref.storage, {})
+            views[ref] = max(views.get(ref, 0.0), share * ref.nbytes * _window_share(node, ref))
+    given = [s for s, storage in enumerate(plan.storages) if storage.kind != "temp" and s not in unread]
+    moved = sum(min(plan.storages[s].nbytes, sum(needed.get(s, {}).values())) for s in given)
     moved += sum(ref.nbytes for ref in plan.outputs)
     return moved / (device.bandwidth_gb_s * 1e3)
+
+
+def _needed_share(node: Node, plan: Plan, needed: dict[int, dict[TensorRef, float]]) -> float:
+    """The largest share of a result of the node that is needed later; what it makes whole is not needed before."""
+    made = [r for r in node.outputs if r is not None] if isinstance(node, AtenNode) else []
+    if not made or any(plan.storages[r.storage].kind != "temp" for r in made):
+        return 1.0
+    share = max(min(1.0, sum(needed.get(r.storage, {}).values()) / max(1, r.nbytes)) for r in made)
+    for ref in made:
+        if ref.nbytes == plan.storages[ref.storage].nbytes:
+            needed.pop(ref.storage, None)
+    return share
+
+
+def _read(node: Node) -> Iterable[TensorRef]:
+    """Tensors whose elements a node reads."""
+    fills = isinstance(node, AtenNode) and (aten.base_name(node.op) in aten.FILL or node.op == CONSTANT_OP)
+    return () if fills else _operands(node)
+
+
+def _window_share(node: Node, ref: TensorRef) -> float:
+    """The share of an image that a node reads, whose windows may leave gaps: its stride is longer than they are."""
+    made = node.outputs[0] if isinstance(node, AtenNode) and node.outputs else None
+    if not isinstance(node, AtenNode) or made is None or not node.args or node.args[0] != ref:
+        return 1.0
+    if aten.base_name(node.op) in aten.CUTS:
+        return min(1.0, made.numel / max(1, ref.numel))
+    window = aten.window(node.op, node.args)
+    if not window or len(window) > min(len(ref.shape), len(made.shape)):
+        return 1.0
+    window = list(window)
+    if ref.stride[-1] == 1:  # memory is read by sectors
+        window[-1] = max(window[-1], SECTOR_BYTES // ITEM_BYTES[ref.dtype])
+    images = zip(ref.shape[-len(window) :], made.shape[-len(window) :], window, strict=True)
+    return math.prod(min(size, places * wide) / max(1, size) for size, places, wide in images)
 
 
 def least_modelled_us(plan: Plan, device: Device, precision: str) -> float:
@@ -200,10 +255,10 @@ def _node(
         return min(costs, key=lambda cost: cost.us)
     name = aten.base_name(node.op)
     written = {r for r in node.outputs if r is not None}
-    read = set() if name in aten.FILL or node.op == CONSTANT_OP else set(_operands(node)) - written
+    read = set(_read(node)) - written
     source, made = _gathered_from(node), sum(r.nbytes for r in written)
     gathered = _bagged_bytes(node, source) if source is not None and name in aten.BAGS else made
-    sizes = {r: min(r.nbytes, gathered) if r == source else r.nbytes for r in read}
+    sizes = {r: min(r.nbytes, gathered) if r == source else int(r.nbytes * _window_share(node, r)) for r in read}
     moved = made + sum(sizes.values())
     flops = flops_of(node.op, node.args, node.outputs)
     kind = "library" if name in aten.LIBRARY else "fill" if name in aten.FILL or node.op == CONSTANT_OP else "unfused"

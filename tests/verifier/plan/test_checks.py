@@ -477,6 +477,40 @@ def test_a_table_costs_what_is_looked_up_and_its_rows_may_all_be_the_same_one():
     assert physical_floor_us(plan, H200) == pytest.approx((indices + rows) / 4.8e6)
 
 
+@pytest.mark.parametrize(
+    ("body", "read"),
+    [
+        ("F.conv2d(x, self.w, stride=9)", 8 * 16 * 8 * 64),  # a row of nine, of which no sector is left out
+        ("F.conv2d(torch.relu(x) * 2, self.w, stride=9)", 8 * 16 * 8 * 64),
+        ("F.conv2d(x, self.w, stride=(9, 1))", 8 * 16 * 8 * 64),
+        ("F.conv2d(x, self.w)", 8 * 16 * 64 * 64),
+        ("F.conv2d(x.relu_(), self.w, stride=9)", 8 * 16 * 64 * 64),  # all of x is changed
+        ("F.max_pool2d(x, 2, stride=16)", 8 * 16 * 8 * 32),  # two rows of sixteen, and a sector of two
+        ("F.avg_pool2d(x, (1, 4), stride=(4, 4))", 8 * 16 * 16 * 64),
+        ("F.interpolate(x, scale_factor=0.125)", 8 * 16 * 8 * 64),
+        ("F.interpolate(x, scale_factor=2.0)", 8 * 16 * 64 * 64),
+        ("F.interpolate(x, scale_factor=0.125, mode='bilinear')", 8 * 16 * 16 * 64),
+        ("F.pad(x, (0, 0, -16, -16))", 8 * 16 * 32 * 64),
+        ("F.unfold(x, 1, stride=8)", 8 * 16 * 8 * 8),
+        ("torch.tanh(x)[:2]", 2 * 16 * 64 * 64),
+        ("torch.softmax(x.exp() + 1, -1)[:, :, ::2]", 8 * 16 * 32 * 64),
+        ("(torch.zeros_like(x) + 1)", 0),
+        ("F.grid_sample(x, self.grid)", 0),
+        ("F.conv_transpose2d(x, self.w.transpose(0, 1), stride=9)", 8 * 16 * 64 * 64),
+        ("(torch.tanh(x)[:2] + x[2:4])", 4 * 16 * 64 * 64),
+        ("(x.sum((2, 3), keepdim=True) + torch.tanh(x)[:, :, :1, :1])", 8 * 16 * 64 * 64),
+    ],
+)
+def test_the_floor_counts_what_is_read_of_an_image(body: str, read: int) -> None:
+    init = "self.w = nn.Parameter(torch.ones(4, 16, 1, 1)); self.register_buffer('grid', torch.ones(8, 2, 2, 2))"
+    source = module(f"return launch(({body}).contiguous())", init)
+    plan = plan_of(source, spec(dense(8, 16, 64, 64), state={"w": dense(4, 16, 1, 1), "grid": dense(8, 2, 2, 2)}))
+    assert H200
+    out = plan.outputs[0].nbytes
+    others = 4 * (64 * ("self.w" in body) + 64 * ("self.grid" in body))
+    assert physical_floor_us(plan, H200) * 4.8e6 == pytest.approx(read * 4 + out + others)
+
+
 def test_specials_are_values_not_tensors(honest):
     good = honest.nodes[0].variants[0].args
     assert verdict(changed(honest, args={**good, "n": Special("float", "inf")})) is Status.TRACE_ERROR
