@@ -2,12 +2,13 @@
 
 Fusion follows three rules, and nothing is assumed of a compiler:
 
-1. A view costs nothing. It belongs to the kernel of what it is a view of.
+1. A view costs nothing. It belongs to the kernel of what it is a view of; of an input, to the first one that reads it.
 2. A pointwise op joins the kernel of its deepest operand, whatever that is: a product's epilogue, a norm's tail.
 3. A reduction or normalization joins the kernel of its operand where all ops there are pointwise, or reduce over the same
    axes. Anything else starts a kernel: products, convolutions, pools, scans, and what is unknown.
 
-A kernel reads every value that comes from outside once, and writes every value that is read outside or returned.
+A kernel reads every value that comes from outside once, of a slice, a table or an image with long strides what is taken of it,
+and writes every value that is read outside or returned.
 """
 
 from __future__ import annotations
@@ -22,6 +23,10 @@ PER_ELEMENT = {"gelu": 10, "mish": 12, "silu": 6, "sigmoid": 5, "tanh": 8, "soft
 PER_ELEMENT |= {"softmax": 8, "log_softmax": 8, "logsumexp": 6, "hardswish": 4, "batch_norm_eval": 4}
 PER_ELEMENT |= dict.fromkeys(("layer_norm", "group_norm", "instance_norm", "batch_norm"), 8)
 """Floating-point operations for one element, roughly; 1 for every other op. A roofline hardly sees the difference."""
+
+
+SECTOR_BYTES = 32
+"""Read from memory at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +51,7 @@ class Kernel:
 
     nodes: tuple[Node, ...]
     reads: tuple[Value, ...]
+    read_bytes: int
     writes: tuple[Value, ...]
     product_flops: int
     flops: int
@@ -53,7 +59,7 @@ class Kernel:
     @property
     def nbytes(self) -> int:
         """Bytes that it moves at least."""
-        return sum(v.nbytes for v in (*self.reads, *self.writes))
+        return self.read_bytes + sum(v.nbytes for v in self.writes)
 
     def __str__(self) -> str:
         return " + ".join(node.op for node in self.nodes if node.kind != "view") or self.nodes[0].op
@@ -63,8 +69,30 @@ def node_bytes(graph: Graph, node: Node) -> int:
     """Bytes that an op by itself moves: every operand read once, every result written; a view moves none."""
     if node.kind == "view":
         return 0
-    values = graph.values
-    return sum(values[name].nbytes for name in dict.fromkeys(node.reads)) + sum(r.nbytes for r in node.results)
+    return sum(bytes_read(graph, node, name) for name in dict.fromkeys(node.reads)) + sum(r.nbytes for r in node.results)
+
+
+def bytes_read(graph: Graph, node: Node, name: str) -> int:
+    """Bytes that an op reads of an operand: of what it copies or is a view of, no more than it makes."""
+    value, made = graph.values[name], node.value
+    if name != node.reads[0]:
+        return value.nbytes
+    if node.kind in ("view", "move"):
+        return min(value.nbytes, made.nbytes)
+    window = _window(graph, node)
+    if not window:
+        return value.nbytes
+    rank, sector = len(window), max(1, SECTOR_BYTES * value.numel // max(1, value.nbytes))
+    window = (*window[:-1], max(window[-1], sector))
+    met = [min(n, places * wide) for n, places, wide in zip(value.shape[-rank:], made.shape[-rank:], window, strict=True)]
+    return value.nbytes * prod(met) // max(1, prod(value.shape[-rank:]))
+
+
+def _window(graph: Graph, node: Node) -> tuple[int, ...]:
+    """What an op reads along each of the last axes of its first operand for one element; () for other ops than windows."""
+    if node.kind == "convolution" and "transpose" not in node.op:
+        return graph.values[node.reads[1]].shape[2:]
+    return tuple(node["kernel_size"]) if node.kind == "pool" and "adaptive" not in node.op else ()
 
 
 def node_flops(graph: Graph, node: Node) -> int:
@@ -105,14 +133,36 @@ def kernels(graph: Graph) -> list[Kernel]:
     """The kernels that the rules above make of a Graph, in an order in which they can run."""
     group: dict[str, int] = {}  # value → number of its kernel
     members: list[list[Node]] = []
+    given = _views_of_inputs(graph)
     for node in graph.nodes:
+        if node.value.name in given:
+            continue
         home = _home(graph, node, group, members)
         if home is None:
             home = len(members)
             members.append([])
         members[home].append(node)
         group.update((r.name, home) for r in node.results)
-    return [_kernel(graph, nodes) for nodes in members]
+    for node in reversed(graph.nodes):
+        if node.value.name in given:
+            readers = (nodes for nodes in members if any(node.value.name in other.reads for other in nodes))
+            next(readers, members[0] if members else []).insert(0, node)
+    return [_kernel(graph, nodes, given) for nodes in members]
+
+
+def _views_of_inputs(graph: Graph) -> dict[str, str]:
+    """Views of inputs and parameters that are read by others: what each is a view of."""
+    made: set[str] = set()
+    found: dict[str, str] = {}
+    read = {name for node in graph.nodes for name in node.reads}
+    for node in graph.nodes:
+        whole = found.get(node.reads[0], node.reads[0]) if node.kind == "view" else ""
+        name = node.value.name
+        if whole and whole not in made and name in read and name not in graph.outputs:
+            found[name] = whole
+        else:
+            made |= {r.name for r in node.results}
+    return found
 
 
 def _home(graph: Graph, node: Node, group: Mapping[str, int], members: Sequence[list[Node]]) -> int | None:
@@ -140,10 +190,16 @@ def _axes(graph: Graph, node: Node) -> tuple[int, ...]:
     return (0, *range(2, rank)) if node.op == "batch_norm" else node["dim"]
 
 
-def _kernel(graph: Graph, nodes: list[Node]) -> Kernel:
+def _kernel(graph: Graph, nodes: list[Node], given: Mapping[str, str]) -> Kernel:
     values, inside = graph.values, {r.name for node in nodes for r in node.results}
-    reads = dict.fromkeys(name for node in nodes for name in node.reads if name not in inside)
+    reads: dict[str, int] = {}
+    for node in nodes:
+        for name in dict.fromkeys(name for name in node.reads if name not in inside or name in given):
+            whole = given.get(name, name)
+            if node.value.name not in given:  # a view itself reads nothing
+                reads[whole] = reads.get(whole, 0) + bytes_read(graph, node, name)
     wanted = set(graph.outputs) | {name for node in graph.nodes if node.value.name not in inside for name in node.reads}
+    wanted -= given.keys()
     # a view of what is written anyway takes no room of its own
     kept = [n for n in nodes if n.kind != "view" or n.reads[0] not in wanted or n.reads[0] not in inside]
     writes = [r.name for node in kept for r in node.results if r.name in wanted]
@@ -151,6 +207,7 @@ def _kernel(graph: Graph, nodes: list[Node]) -> Kernel:
     return Kernel(
         nodes=tuple(nodes),
         reads=tuple(values[name] for name in reads),
+        read_bytes=sum(min(values[name].nbytes, read) for name, read in reads.items()),
         writes=tuple(values[name] for name in writes),
         product_flops=sum(n for is_product, n in flops if is_product),
         flops=sum(n for is_product, n in flops if not is_product),

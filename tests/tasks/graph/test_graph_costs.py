@@ -94,6 +94,27 @@ def test_a_kernel_reads_once_and_writes_what_is_read_outside() -> None:
     assert kernel.nbytes == 3 * 256
 
 
+@pytest.mark.parametrize(
+    ("forward", "read"),
+    [
+        ("torch.relu(x[:, :4])", 2 * 4 * 64 * 64),
+        ("torch.relu(x)[:, :4]", 2 * 16 * 64 * 64),  # the rule of fusion keeps what is cut off later
+        ("x[:, :8] * torch.sigmoid(x[:, 8:])", 2 * 16 * 64 * 64),
+        ("x[:, :4] * torch.sigmoid(x[:, 8:12])", 2 * 8 * 64 * 64),
+        ("x.expand(3, 2, 16, 64, 64) + 1", 2 * 16 * 64 * 64),
+        ("F.conv2d(x, torch.ones(4, 16, 1, 1), stride=9)", 2 * 16 * 8 * 64),
+        ("F.max_pool2d(x, 2, stride=16)", 2 * 16 * 8 * 32),
+        ("F.max_pool2d(x, 3, stride=2)", 2 * 16 * 64 * 64),
+        ("F.adaptive_avg_pool2d(x, 8)", 2 * 16 * 64 * 64),
+    ],
+)
+def test_a_kernel_reads_of_a_slice_or_an_image_what_it_takes(forward: str, read: int) -> None:
+    graph = graph_of(forward, "", (2, 16, 64, 64))
+    x = graph.inputs[0].value.name
+    [kernel] = [k for k in kernels(graph) if x in (v.name for v in k.reads)]
+    assert kernel.read_bytes - sum(v.nbytes for v in kernel.reads if v.name != x) == 4 * read
+
+
 def test_every_kernel_can_run_after_those_before_it() -> None:
     graph = graph_of(
         "self.b(torch.relu(self.a(x))) + torch.tanh(self.a(x) * 2).sum()",
