@@ -688,18 +688,12 @@ REFUSED = {
     "makes a tensor whose shape depends on numbers": "x[x > 0]",
     "is recurrent, which no Graph holds": "self.rnn(x)[0]",
     "makes a sparse tensor": "x.to_sparse().to_dense()",
-    "calls an autograd function of its own": "Double.apply(x)",
     "unknown: aten.topk.default": "torch.topk(x, 4).values",
 }
 MODULE = """
 import torch
 import torch.nn.functional as F
 from torch import nn
-
-class Double(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x * 2
 
 class Model(nn.Module):
     def __init__(self):

@@ -118,14 +118,15 @@ def _check(task: Task, cache_dir: Path | None) -> Task:
 def _problem(*outputs: Any) -> str:
     """Why two outputs teach nothing; the end of the sentence "the reference ...", or ""."""
     import torch
+    from torch.utils._pytree import tree_leaves
 
-    first, second = ([out] if isinstance(out, torch.Tensor) else out for out in outputs)
-    if not isinstance(first, list | tuple):
-        return f"returns a {type(first).__name__}, where a tensor or a tuple of tensors is wanted"
+    first, second = map(tree_leaves, outputs)
+    kind = type(outputs[0]).__name__
     if others := [type(out).__name__ for out in first if not isinstance(out, torch.Tensor)]:
-        return f"returns a {type(first).__name__} with a {others[0]} in it, where a tensor or a tuple of tensors is wanted"
+        what = kind if first[0] is outputs[0] else f"{kind} that holds a {others[0]}"
+        return f"returns a {what}, where a tensor is wanted, or a tuple, list or dict of tensors"
     if not first:
-        return f"returns an empty {type(first).__name__}"
+        return f"returns an empty {kind}"
     for one, other in zip(first, second, strict=True):
         if one.numel() == 0:
             return "returns an empty tensor"
@@ -139,9 +140,9 @@ def _problem(*outputs: Any) -> str:
 def _chance(one: Any, other: Any) -> str:
     """As `_problem`, where two answers to the same inputs differ by more than rounding."""
     import torch
+    from torch.utils._pytree import tree_leaves
 
-    first, second = ([y] if isinstance(y, torch.Tensor) else y for y in (one, other))
-    pairs = [(a.double(), b.double()) for a, b in zip(first, second, strict=True)]
+    pairs = [(a.double(), b.double()) for a, b in zip(tree_leaves(one), tree_leaves(other), strict=True)]
     if all(a.shape == b.shape and torch.allclose(a, b, 1e-3, 1e-3 * float(a.abs().mean())) for a, b in pairs):
         return ""
     return "gives another answer to the same inputs: draw random numbers in get_inputs, or call eval() in the constructor"

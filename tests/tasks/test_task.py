@@ -98,8 +98,9 @@ def test_good_reference_passes() -> None:
         ("x * torch.rand(())", "gives another answer to the same inputs: draw random numbers in get_inputs"),
         ("1 / 0", "raises ZeroDivisionError: division by zero"),
         ("self.missing(x)", "raises AttributeError"),
-        ("{'y': x}", "returns a dict, where a tensor or a tuple of tensors is wanted"),
-        ("(x, {'y': x})", "returns a tuple with a dict in it, where a tensor or a tuple of tensors is wanted"),
+        ("float(x.sum())", "returns a float, where a tensor is wanted, or a tuple, list or dict of tensors"),
+        ("(x, {'y': None})", "returns a tuple that holds a NoneType, where a tensor is wanted"),
+        ("{'y': x * 0}", "same value whatever its inputs"),
         ("()", "returns an empty tuple"),
         ("x.to('cuda:99')", "References are checked on the CPU. Name no device"),
         ("__import__('os').abort()", r"kills its process \(exit code -6\)"),
@@ -113,6 +114,10 @@ def test_reference_that_cannot_teach_is_refused(forward: str, reason: str) -> No
 
 
 @pytest.mark.parametrize("given", ["{'n': 8}", "[[], {'n': 8}]", "[[8], {}]", "[(8,), {}]"])
+def test_outputs_may_be_nested() -> None:
+    check_task(task("{'y': x, 'more': (x * 2, [x.sum(1)])}"))
+
+
 def test_arguments_by_name_are_put_in_order(given: str) -> None:
     code = SOURCE.replace("N = 32", "N = 8").replace("return [N]", f"return {given}")
     check_task(Task(id="t", pytorch_code=code))

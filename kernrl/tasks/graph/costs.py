@@ -3,7 +3,8 @@
 Fusion follows three rules, and nothing is assumed of a compiler:
 
 1. A view costs nothing. It belongs to the kernel of what it is a view of; of an input, to the first one that reads it.
-2. A pointwise op joins the kernel of its deepest operand, whatever that is: a product's epilogue, a norm's tail.
+2. A pointwise op joins the kernel of its deepest operand, whatever that is: a product's epilogue, a norm's tail. Pointwise
+   ops whose results one later kernel alone reads, element by element, join that one.
 3. A reduction or normalization joins the kernel of its operand where all ops there are pointwise, or reduce over the same
    axes. Anything else starts a kernel: products, convolutions, pools, scans, and what is unknown.
 
@@ -143,11 +144,32 @@ def kernels(graph: Graph) -> list[Kernel]:
             members.append([])
         members[home].append(node)
         group.update((r.name, home) for r in node.results)
+    for number in reversed(range(len(members))):
+        later = _reader(graph, members, number)
+        if later is not None:
+            members[later] = members[number] + members[later]
+            members[number] = []
+    members = [nodes for nodes in members if nodes]
     for node in reversed(graph.nodes):
         if node.value.name in given:
             readers = (nodes for nodes in members if any(node.value.name in other.reads for other in nodes))
             next(readers, members[0] if members else []).insert(0, node)
     return [_kernel(graph, nodes, given) for nodes in members]
+
+
+def _reader(graph: Graph, members: Sequence[list[Node]], number: int) -> int | None:
+    """The later kernel that a pointwise one can join: the only one that reads its results, and element by element."""
+    if any(node.kind not in ("pointwise", "view") for node in members[number]):
+        return None
+    made = {r.name: r.numel for node in members[number] for r in node.results}
+    found: set[int] = set()
+    for other, nodes in enumerate(members):
+        for node in nodes if other != number else ():
+            for name in made.keys() & set(node.reads):
+                if node.kind != "pointwise" or node.value.numel != made[name]:
+                    return None
+                found.add(other)
+    return found.pop() if len(found) == 1 else None
 
 
 def _views_of_inputs(graph: Graph) -> dict[str, str]:

@@ -19,8 +19,8 @@ from torch.utils._pytree import tree_map_only
 
 from kernrl.errors import UsageError
 from kernrl.tasks.graph.graph import Graph
-from kernrl.tasks.graph.lifting.read import REMEDY, LiftError, Reading
-from kernrl.tasks.graph.lifting.trace import CustomAutogradError, MostlyFake, as_python, conversions, quiet, trace
+from kernrl.tasks.graph.lifting.read import LiftError, Reading
+from kernrl.tasks.graph.lifting.trace import MostlyFake, as_python, conversions, quiet, trace
 from kernrl.tasks.no_autocast import AutocastError, without_autocast
 from kernrl.tasks.task import FULL, InputSet, Reference, Task, load_reference
 
@@ -38,7 +38,7 @@ def lift(task: Task, input_set: InputSet | None = None, *, change: Callable[[lis
 
     Raises:
         LiftError: The reference raises, or computes what a Graph cannot say: randomness, recurrence, sparse tensors, control
-            flow or shapes that depend on numbers, an autograd function of its own.
+            flow or shapes that depend on numbers.
         UsageError: The task's source does not run.
     """
     if change:
@@ -132,10 +132,8 @@ def _reason(error: Exception, where: str) -> str:
     text, kind = str(error).partition("\n")[0].rstrip("."), type(error).__name__
     if isinstance(error, AutocastError):
         return f"switches on torch.autocast{at}, and on a GPU computes in 16 bits, which no Graph says; leave that out, or cast"
-    if isinstance(error, CustomAutogradError):
-        return f"calls an autograd function of its own{at}, which a Graph cannot say; {REMEDY}"
     if "DataDependent" in kind or "data-dependent" in str(error) or "unbacked" in str(error).lower():
-        return f"decides by the numbers in a tensor{at}, which no Graph can say; {REMEDY}"
+        return f"decides by the numbers in a tensor{at}; make the number an argument of the constructor, or use torch.where"
     if "uninitialized parameter" in text:
         return "has a lazy module, whose sizes are unknown before forward has run: state them (nn.Linear for nn.LazyLinear)"
     if "does not require grad" in text or "have been used in the graph" in text:

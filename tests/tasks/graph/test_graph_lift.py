@@ -390,7 +390,6 @@ def task_of(result: str, init: str = "pass", size: str = "4, 8") -> Task:
         ("y if y.sum() > 0 else -y", "pass", f"decides by the numbers in a tensor at line {LINE}"),
         ("y * float(y.max())", "pass", f"at line {LINE}"),
         ("y[y > 0]", "pass", f"at line {LINE}, whose shape depends on numbers|decides by the numbers|whose shape depends"),
-        ("Twice.apply(y)", "pass", f"autograd function of its own at line {LINE}"),
         ("y.to_sparse().to_dense()", "pass", f"makes a sparse tensor at line {LINE}, which no Graph holds"),
         ("F.dropout(y, 0.5)", "pass", f"depends on randomness \\(dropout at line {LINE}\\)"),
         ("y + torch.randn(4, 8)", "pass", f"depends on randomness \\(randn at line {LINE}\\)"),
@@ -407,6 +406,54 @@ def test_what_cannot_be_lifted_is_one_sentence_with_its_line(result: str, init: 
         lift(task_of(result, init))
     assert str(raised.value).startswith("mine: ")
     assert "\n" not in str(raised.value)
+
+
+class Stored(torch.autograd.Function):
+    """Notes what a backward would need."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, slope: float) -> torch.Tensor:  # pyright: ignore
+        ctx.save_for_backward(x)
+        ctx.slope = slope
+        ctx.mark_non_differentiable(x)
+        return x.sigmoid() * slope if any(ctx.needs_input_grad) else x * torch.tanh(F.softplus(x)) * slope
+
+
+class Apart(torch.autograd.Function):
+    @staticmethod
+    def forward(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:  # pyright: ignore
+        return x.exp(), x.cos()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.save_for_backward(*inputs)
+
+
+class Functions(nn.Module):
+    def forward(self, x: torch.Tensor) -> Any:
+        return Stored.apply(x, 0.5), Apart.apply(x)
+
+
+def test_an_autograd_function_is_what_its_forward_computes() -> None:
+    x = torch.randn(4, 8)
+    graph = lift_module(Functions(), [x])
+    assert_same(graph, Functions(), [x])
+    assert [node.op for node in graph.nodes] == [node.op for node in lift_module(Written(), [x]).nodes]
+
+
+class Written(nn.Module):
+    def forward(self, x: torch.Tensor) -> Any:
+        return x * torch.tanh(F.softplus(x)) * 0.5, (x.exp(), x.cos())
+
+
+@pytest.mark.parametrize("equation", ["i,j->ij", "j,i->ij", "i,j->ji", "ij,j->ij", "ij,j->i", "ij,k->ikj"])
+def test_an_einsum_takes_a_buffer_of_one_element(equation: str) -> None:
+    """The constructor settles its number, so it is one in the Graph."""
+    rank = len(equation.partition(",")[0])
+    init = "self.register_buffer('one', torch.tensor([0.25]))"
+    said = f"torch.einsum({equation!r}, y{'[:, 0]' if rank == 1 else '[:, :1]'}, self.one)"
+    graph = assert_task_same(task_of(said, init), None)
+    assert not any("einsum" in node.op for node in graph.nodes)
 
 
 def test_complex_numbers_are_held_by_unknown_ops_alone() -> None:

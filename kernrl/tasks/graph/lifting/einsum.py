@@ -18,6 +18,9 @@ def add_einsum(b: Builder, equation: str, operands: Sequence[str]) -> str:
     letters = left.replace(",", "")
     if not arrow:
         out = "".join(sorted(c for c in set(letters) if letters.count(c) == 1))
+    # a buffer of one element is a number here, whatever its shape
+    terms = [term if b.value(x).shape or "." in term else "" for term, x in zip(terms, operands, strict=True)]
+    left = ",".join(terms)
     plain = "." not in equation and all(len(set(t)) == len(t) for t in terms)
     if not plain or len(terms) > 2:
         return b.add("einsum", *operands, equation=_renamed(f"{left}->{out}"))
@@ -28,7 +31,7 @@ def add_einsum(b: Builder, equation: str, operands: Sequence[str]) -> str:
         parts.append(("".join(c for c in term if c not in alone), summed))
     if len(parts) == 1:
         term, x = parts[0]
-        return _permuted(b, x, term, out)
+        return _broadcast(b, x, term, out)
     return _product(b, parts[0], parts[1], out)
 
 

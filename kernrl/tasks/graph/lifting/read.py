@@ -159,7 +159,9 @@ class Reading:
         if name.startswith(("_assert", "sym_")) or name == "_set_grad_enabled":
             return
         if name in ("item", "_local_scalar_dense"):
-            raise LiftError(f"{self.title}: reads a number out of a tensor{self._at()}, which no Graph can say; {REMEDY}.")
+            raise LiftError(
+                f"{self.title}: reads a number out of a tensor{self._at()}; make it an argument of the constructor."
+            )
         for read in node.all_input_nodes:
             if not self.memory.fresh(read):
                 raise LiftError(f"{self.title}: reads a tensor{self._at()} that was overwritten through a view; {REMEDY}.")
@@ -192,9 +194,13 @@ class Reading:
         value = node.meta.get("val")
         shapes = [v for v in pytree.tree_leaves(value) if isinstance(v, Tensor)]
         if any(v.layout != torch.strided for v in shapes):
-            raise LiftError(f"{self.title}: makes a sparse tensor{self._at()}, which no Graph holds; {REMEDY}.")
+            raise LiftError(
+                f"{self.title}: makes a sparse tensor{self._at()}, which no Graph holds; keep it dense, with a mask."
+            )
         if any(not isinstance(s, int) for v in shapes for s in v.shape):
-            raise LiftError(f"{self.title}: makes a tensor{self._at()} whose shape depends on numbers; {REMEDY}.")
+            raise LiftError(
+                f"{self.title}: makes a tensor{self._at()} whose shape depends on numbers; mask instead of selecting."
+            )
         if name in IDENTITIES and isinstance(arguments.get("self"), Scalar):
             return arguments["self"]
         if (
@@ -206,6 +212,8 @@ class Reading:
             return number
         numeric = name in TAKE_NUMBERS
         known = {k: (v.number if numeric else v.tensor(self.b)) if isinstance(v, Scalar) else v for k, v in arguments.items()}
+        listed = ((k, v) for k, v in known.items() if isinstance(v, list))
+        known |= {k: [one.tensor(self.b) if isinstance(one, Scalar) else one for one in v] for k, v in listed}
         used: set[Any] = {int(str(u.args[1])) for u in node.users if getattr(u.target, "__name__", "") == "getitem" and u.users}
         known |= {"name": name, "used": used, "result_dtype": _dtype(shapes[0]) if shapes else ""}
         if isinstance(known.get("dtype"), torch.dtype):
@@ -217,7 +225,7 @@ class Reading:
         if name in ATEN and shapes and not random and not self._complex(shapes, node):
             try:
                 out = ATEN[name](self.b, known)
-            except (RuntimeError, KeyError, TypeError, IndexError, ValueError, AttributeError):
+            except (RuntimeError, KeyError, TypeError, IndexError, ValueError, AttributeError, ArithmeticError):
                 out = None  # a form that the rule does not know
         if out is None or (isinstance(out, str) and self.b.value(out).shape != tuple(shapes[0].shape)):
             return self._unknown(target, arguments, shapes, value)
@@ -268,7 +276,7 @@ class Reading:
             if _random(node):
                 raise LiftError(
                     f"{self.title}: the result depends on randomness ({_plainly(node)}{at}); "
-                    "no answer can be compared with it: leave it out, or call eval() in the constructor."
+                    "no answer can be compared with it: draw numbers in get_inputs, or call eval() in the constructor."
                 )
 
 

@@ -35,10 +35,6 @@ BY_COUNT = -1.0
 """Stands for a batch norm's momentum of None while it is traced: 1 / the number of calls."""
 
 
-class CustomAutogradError(RuntimeError):
-    """The module calls an autograd function of its own."""
-
-
 class MostlyFake(TorchDispatchMode):
     """Makes small tensors for real and large ones fake."""
 
@@ -94,7 +90,7 @@ def trace(module: nn.Module, args: Sequence[Any], mode: MostlyFake) -> Traced:
     """
     numbers = _all_fake(module, mode)
     given = tuple(mode.faked(list(args)))
-    changed = _attributes_held(module), _without_custom_autograd(), _without_code(), checks_passed(), quiet(), torch.no_grad()
+    changed = _attributes_held(module), _forward_alone(), _without_code(), checks_passed(), quiet(), torch.no_grad()
     with EXPORTING, contextlib.ExitStack() as stack:
         for change in changed:
             stack.enter_context(change)
@@ -203,15 +199,35 @@ def conversions() -> Iterator[None]:
             nn.Module._apply = apply
 
 
-@contextlib.contextmanager
-def _without_custom_autograd() -> Iterator[None]:
-    """Refuse autograd functions of the module's own: what their forward computes may be anything."""
+class _Context:
+    """What an autograd function is given to note things for its backward, which is never called."""
 
-    def refuse(*_: Any, **__: Any) -> Any:
-        raise CustomAutogradError
+    def __init__(self, count: int) -> None:
+        self.needs_input_grad = (False,) * count
+        self.saved_tensors: tuple[Any, ...] = ()
+
+    def save_for_backward(self, *tensors: Any) -> None:
+        self.saved_tensors = tensors
+
+    def save_for_forward(self, *tensors: Any) -> None: ...
+
+    def mark_dirty(self, *tensors: Any) -> None: ...
+
+    def mark_non_differentiable(self, *tensors: Any) -> None: ...
+
+    def set_materialize_grads(self, value: bool) -> None: ...
+
+
+@contextlib.contextmanager
+def _forward_alone() -> Iterator[None]:
+    """Have autograd functions of the module's own be what their forward computes: nobody asks for gradients."""
+
+    def forward(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        apart = cls.setup_context is not torch.autograd.Function.setup_context
+        return cls.forward(*args, **kwargs) if apart else cls.forward(_Context(len(args)), *args, **kwargs)
 
     kept = torch.autograd.Function.__dict__["apply"]
-    torch.autograd.Function.apply = classmethod(refuse)  # pyright: ignore[reportAttributeAccessIssue]
+    torch.autograd.Function.apply = classmethod(forward)  # pyright: ignore[reportAttributeAccessIssue]
     try:
         yield
     finally:
