@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -149,12 +149,10 @@ def stats(config: StatsConfig) -> Result:
 
 def check(config: CheckConfig) -> Result:
     """Run every reference, and say at which input sets it is asked; exit 1 when one of them cannot be used."""
-    from kernrl.tasks.task_check import check_task
-
     tasks = load(config).tasks
     with console.progress() as bar, ThreadPoolExecutor(2) as pool:
         folder = VerifierConfig().cache_folder
-        checks = pool.map(lambda task: _checked(partial(check_task, timeout_s=config.timeout_s, cache_dir=folder), task), tasks)
+        checks = pool.map(lambda task: _checked(task, config.timeout_s, folder), tasks)
         results = list(bar.track(checks, total=len(tasks), description="checking references"))
     problems = [result for result in results if isinstance(result, str)]
     if len(tasks) == 1 and problems:
@@ -177,11 +175,26 @@ def check(config: CheckConfig) -> Result:
     return Result(data, Group(*parts), exit_code=1 if problems else 0)
 
 
-def _checked(check: Callable[[Task], Task], task: Task) -> Task | str:
+def _checked(task: Task, timeout_s: float, cache_dir: Path | None) -> Task | str:
+    """The task with its input sets, or why it cannot be used."""
+    from kernrl.tasks.task_check import check_task, in_child
+
     try:
-        return check(task)
+        task = check_task(task, timeout_s=timeout_s, cache_dir=cache_dir)
+        in_child(_trace, task, timeout_s)
     except UsageError as error:
         return str(error)
+    return task
+
+
+def _trace(task: Task) -> None:
+    """Trace the reference as `verify` does first. Raises UsageError where it cannot."""
+    from kernrl.verifier.base.devices import device_for
+    from kernrl.verifier.trace.reference_spec import reference_plan
+
+    device = device_for("H200")
+    assert device is not None
+    reference_plan(task, task.input_sets[0], task.precision, device.arch)
 
 
 def _heading(task: Task) -> str:

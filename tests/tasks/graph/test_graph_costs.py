@@ -287,3 +287,19 @@ def test_check_prints_the_sets(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert cli.run(["tasks", "check", str(file), "--json"]) == 0
     sets = json.loads(capsys.readouterr().out)["input_sets"]["mine"]
     assert [(s["name"], s.get("derived", False)) for s in sets] == [("full", False), ("small", True), ("ragged", True)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("forward", "words"),
+    [
+        ("x.flatten()[x.flatten() > 0].max()", "the reference cannot be traced"),
+        ("x * torch.arange(x.shape[-1]).float()", "make constants with device=x.device"),
+    ],
+)
+def test_check_refuses_what_runs_and_cannot_be_judged(
+    forward: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write(tmp_path / "mine.py", forward)
+    assert cli.run(["tasks", "check", str(file)]) == 2
+    assert words in capsys.readouterr().err
