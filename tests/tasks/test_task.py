@@ -113,11 +113,11 @@ def test_reference_that_cannot_teach_is_refused(forward: str, reason: str) -> No
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("given", ["{'n': 8}", "[[], {'n': 8}]", "[[8], {}]", "[(8,), {}]"])
 def test_outputs_may_be_nested() -> None:
     check_task(task("{'y': x, 'more': (x * 2, [x.sum(1)])}"))
 
 
+@pytest.mark.parametrize("given", ["{'n': 8}", "[[], {'n': 8}]", "[[8], {}]", "[(8,), {}]"])
 def test_arguments_by_name_are_put_in_order(given: str) -> None:
     code = SOURCE.replace("N = 32", "N = 8").replace("return [N]", f"return {given}")
     check_task(Task(id="t", pytorch_code=code))
