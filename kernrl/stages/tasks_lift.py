@@ -69,7 +69,7 @@ def _one(task: Task, config: LiftConfig) -> Result:
         table.add_row(node.value.name, known, moved, done, str(cost["kernel"]), str(node.line or ""))
     fusion = [f"kernel {i}: {k}, {bytes_text(k.nbytes)}" for i, k in enumerate(fused, start=1)]
     moved = f"{bytes_text(sum(c['bytes'] for c in costs))} op by op, {bytes_text(sum(k.nbytes for k in fused))} fused"
-    limits = f"least time on the {rates.name}: {apart_s * 1e6:.4g} µs op by op, {together_s * 1e6:.4g} µs fused"
+    limits = f"least time on the {rates.name}: {_us(apart_s)} op by op, {_us(together_s)} fused"
     parts: list[RenderableType] = [Text(graph.listing(), no_wrap=True, overflow="ignore"), Text(), table, Text()]
     parts += [Text(line) for line in [*fusion, f"moved: {moved}", limits, *_unknown_lines(graph)]]
     if config.svg:
@@ -109,6 +109,11 @@ def _solve(task: Task, *, algebra: bool) -> tuple[Solution, ...]:
 def _summary(graph: Graph) -> dict[str, Any]:
     unknown = [{"op": node.op, "line": node.line} for node in graph.unknown]
     return {"composition": list(graph.composition), "fingerprint": graph.fingerprint, "unknown": unknown}
+
+
+def _us(seconds: float) -> str:
+    us = seconds * 1e6
+    return f"{us:.4g} µs" if us >= 0.001 else "under 0.001 µs"
 
 
 def _unknown_lines(graph: Graph) -> list[str]:

@@ -47,14 +47,23 @@ def with_tuples(constants: Mapping[str, Any]) -> dict[str, Constant]:
 
 
 def sizes_in_words(source: str, constants: Mapping[str, Constant]) -> str:
-    """The values of an input set as people read them: `ROWS=3, 512 as 13`, the latter for a number that is written out."""
+    """The values of an input set as people read them: `ROWS=3, 512 as 13`, the latter for a number that is written out.
+
+    Numbers that stay are left out. One that becomes several others is told apart by its place: `get_inputs.1=13`.
+    """
     known = module_constants(source)
-    return ", ".join(
-        dict.fromkeys(
-            f"{known[name]} as {value}" if name in known and name.partition(".")[0] in WRITTEN_OUT else f"{name}={value}"
-            for name, value in constants.items()
-        )
+    changed = {name: value for name, value in constants.items() if known.get(name) != value} or constants
+    becomes: dict[Constant, set[Constant]] = {}
+    for name, value in changed.items():
+        if name in known and name.partition(".")[0] in WRITTEN_OUT:
+            becomes.setdefault(known[name], set()).add(value)
+    said = (
+        f"{known[name]} as {value}"
+        if name in known and name.partition(".")[0] in WRITTEN_OUT and len(becomes[known[name]]) == 1
+        else f"{name}={value}"
+        for name, value in changed.items()
     )
+    return ", ".join(dict.fromkeys(said))
 
 
 def names_in_the_model(source: str) -> set[str]:

@@ -16,6 +16,9 @@ from kernrl.files import DRAWN
 from kernrl.tasks.task import RAGGED
 from kernrl.verifier.base.verdict import Speedup, Stage, Status, Timing, Verdict
 
+LEAST_FLOOR_US = 0.05
+"""Shorter times are no measure of anything."""
+
 COLOURS = {"authored": "#2f855a", "library": "#2b6cb0", "unfused": "#c05621", "fill": "#718096"}
 """Kind of node → its colour, in the terminal and in the SVG."""
 
@@ -109,7 +112,7 @@ def _speed(timing: Timing, floor_us: float) -> Text:
     for name, speed in timing.speedups_x.items():
         times = f"{timing.baseline_us[name]:.1f} → {timing.candidate_us:.1f} µs"
         lines.append(f"{_speedup(speed, timing)} against {name} ({times}, {timing.kind} on {timing.device})")
-    if floor_us:
+    if floor_us >= LEAST_FLOOR_US:
         share = timing.candidate_us / floor_us
         lines.append(f"{share:.2f} × the floor ({floor_us:.1f} µs: inputs, parameters and outputs at peak bandwidth)")
     if timing.unfused_share:

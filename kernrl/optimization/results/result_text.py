@@ -142,15 +142,18 @@ def reason_of(verdict: Verdict, graph: Graph | None, device: Device, *, ask: boo
     if library and share >= MOSTLY:
         what = "one library call" if len(library) == 1 else f"{len(library)} library calls"
         names = ", ".join(dict.fromkeys(node["name"].removeprefix("aten.").partition(".")[0] for node in library))
-        return f"{share:.0%} of its time is {what} ({names}), which the candidates use as well."
+        return f"{share:.0%} of the module's time is {what} ({names}), which the candidates use as well."
     if us < LAUNCH_BOUND_US:
-        return f"It takes {us:.1f} µs, where launching decides: nothing below {LAUNCH_BOUND_US:g} µs is counted as faster."
+        return (
+            f"The module takes {us:.1f} µs, where launching decides: nothing below {LAUNCH_BOUND_US:g} µs is counted as faster."
+        )
     if graph is not None:
         floor_us = roofline_s(graph, device.rates(verdict.precision))[1] * 1e6
         if floor_us / us >= MOSTLY:
-            return f"It runs at {min(floor_us / us, 1):.0%} of the floor of {floor_us:.1f} µs that its data and products need."
+            share = min(floor_us / us, 1)
+            return f"The module runs at {share:.0%} of the floor of {floor_us:.1f} µs that its data and products need."
         may = ": a model (--model) may find what the rules do not" if ask else ""
-        return f"Its floor is {floor_us:.1f} µs, and it takes {us:.1f} µs{may}."
+        return f"The module's floor is {floor_us:.1f} µs, and it takes {us:.1f} µs{may}."
     return "A model (--model) may find what was not tried." if ask else ""
 
 

@@ -368,6 +368,10 @@ def test_numbers_written_out_where_inputs_are_made_are_constants() -> None:
     changes: dict[str, Constant] = {"get_inputs.0": 7, "get_inputs.1": 24, "get_init_inputs.0": 24}
     changed = override_constants(LINEAR, changes)
     assert sizes_in_words(LINEAR, changes) == "3000 as 7, 1024 as 24"
+    written = "def get_inputs():\n    return [torch.randn(8, 8, 4)]\n"
+    sizes = {"get_inputs.0": 11, "get_inputs.1": 13, "get_inputs.2": 4}
+    assert sizes_in_words(written, sizes) == "get_inputs.0=11, get_inputs.1=13"
+    assert sizes_in_words(written, {"get_inputs.0": 8}) == "8 as 8"
     assert sizes_in_words(ASSIGNED, {"N": 7, "SHAPE": (1, 2, 3)}) == "N=7, SHAPE=(1, 2, 3)"
     assert "rows=7)" in changed
     assert "torch.randn(rows, 24), torch.randn((rows, 512))" in changed
