@@ -144,31 +144,36 @@ def kernels(graph: Graph) -> list[Kernel]:
             members.append([])
         members[home].append(node)
         group.update((r.name, home) for r in node.results)
+    readers: dict[str, list[Node]] = {}
+    for node in graph.nodes:
+        for name in node.reads:
+            readers.setdefault(name, []).append(node)
     for number in reversed(range(len(members))):
-        later = _reader(graph, members, number)
+        later = _reader(members[number], number, readers, group)
         if later is not None:
+            group.update((r.name, later) for node in members[number] for r in node.results)
             members[later] = members[number] + members[later]
             members[number] = []
     members = [nodes for nodes in members if nodes]
     for node in reversed(graph.nodes):
         if node.value.name in given:
-            readers = (nodes for nodes in members if any(node.value.name in other.reads for other in nodes))
-            next(readers, members[0] if members else []).insert(0, node)
+            using = (nodes for nodes in members if any(node.value.name in other.reads for other in nodes))
+            next(using, members[0] if members else []).insert(0, node)
     return [_kernel(graph, nodes, given) for nodes in members]
 
 
-def _reader(graph: Graph, members: Sequence[list[Node]], number: int) -> int | None:
+def _reader(nodes: list[Node], number: int, readers: Mapping[str, list[Node]], group: Mapping[str, int]) -> int | None:
     """The later kernel that a pointwise one can join: the only one that reads its results, and element by element."""
-    if any(node.kind not in ("pointwise", "view") for node in members[number]):
+    if any(node.kind not in ("pointwise", "view") for node in nodes):
         return None
-    made = {r.name: r.numel for node in members[number] for r in node.results}
     found: set[int] = set()
-    for other, nodes in enumerate(members):
-        for node in nodes if other != number else ():
-            for name in made.keys() & set(node.reads):
-                if node.kind != "pointwise" or node.value.numel != made[name]:
-                    return None
-                found.add(other)
+    for result in (r for node in nodes for r in node.results):
+        for reader in readers.get(result.name, ()):
+            if (home := group[reader.value.name]) == number:
+                continue
+            if reader.kind != "pointwise" or reader.value.numel != result.numel:
+                return None
+            found.add(home)
     return found.pop() if len(found) == 1 else None
 
 
