@@ -8,19 +8,19 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
-from kernrl.tasks import eval_mode
+from kernrl.tasks import eval_mode, init_arguments
 
 PACKAGE = Path(__file__).parent.parent
 
 
 @cache
 def verifier_version() -> str:
-    """Hash of all of the verifier's sources, in whichever folder, and of what says in which mode a task is judged: 16 hex
-    digits.
+    """Hash of all of the verifier's sources, in whichever folder, and of what says in which mode a task is judged and with
+    which arguments its module is made: 16 hex digits.
 
     File names count, so a moved file gives another version, too.
     """
-    return _hash([*sorted(PACKAGE.rglob("*.py")), Path(eval_mode.__file__)])
+    return _hash([*sorted(PACKAGE.rglob("*.py")), *(Path(str(m.__file__)) for m in (eval_mode, init_arguments))])
 
 
 def version_of(*modules: ModuleType) -> str:
