@@ -5,7 +5,9 @@ import os
 import shutil
 import signal
 import sys
+import threading
 import time
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -133,6 +135,36 @@ def test_reinforce_samples_and_learns_the_same_in_two_processes(model, tasks, tm
     one, two = ({row["id"]: row["text"] for row in read_lines(tmp_path / n / "samples.jsonl")} for n in ("one", "two"))
     assert one == two
     assert len(one) == 27
+
+
+class OneAfterAnother(FakeVerifier):
+    """Takes a candidate only when the one before it has been timed, for which nobody else may use the GPU."""
+
+    def __init__(self):
+        super().__init__(judge)
+        self._gpu = threading.Lock()
+
+    @contextmanager
+    def untimed(self):
+        with self._gpu:
+            yield
+
+    def verify_many(self, pairs):
+        for index, verdict in super().verify_many(pairs):
+            assert self._gpu.acquire(timeout=20), "the GPU is never free"
+            self._gpu.release()
+            yield index, verdict
+
+
+def timing_one_after_another():
+    session.open_verifier = lambda config: OneAfterAnother()
+
+
+@pytest.mark.slow
+def test_candidates_are_timed_before_all_rollouts_are_taken(model, tasks, tmp_path):
+    codes, errors = together(rl(model, tasks, tmp_path / "run", steps=1), tmp_path, before=timing_one_after_another)
+    assert codes == [0, 0], errors
+    assert len(read_lines(tmp_path / "run" / "samples.jsonl")) == 9
 
 
 def ending():

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
+from functools import partial
+from itertools import takewhile
 from queue import SimpleQueue
+from threading import Event
 from typing import Any, TypeVar
 
 from kernrl.policy.ranks import Ranks
@@ -61,35 +64,23 @@ class DistributedEngine:
         if not self._helped:
             yield from self._engine.generate(prompts, sampling)
             return
-        arrived: SimpleQueue[Rollout | BaseException | None] = SimpleQueue()
-        at_work = self._ranks.size - 1
         self._calls += 1
         call = f"call {self._calls} is off"
-
-        def others(wait: bool) -> Iterator[Rollout]:
-            nonlocal at_work
-            while at_work and (wait or not arrived.empty()):
-                message = arrived.get()
-                if isinstance(message, BaseException):
-                    raise message
-                if message is None:
-                    at_work -= 1
-                else:
-                    yield message
-
-        with self._busy(), ThreadPoolExecutor(at_work, "rollouts") as threads:
-            self._ranks.tell((call, prompts, sampling))
-            for rank in range(1, self._ranks.size):
-                threads.submit(self._receive, rank, arrived)
+        arrived: SimpleQueue[Rollout | BaseException | None] = SimpleQueue()
+        cancelled = Event()
+        with ThreadPoolExecutor(1, "generate") as thread:
+            decoding = thread.submit(self._decode_on_all, call, prompts, sampling, arrived, cancelled)
+            decoding.add_done_callback(lambda _: arrived.put(None))
             try:
-                with closing(self._engine.generate(prompts, sampling)) as own:
-                    for rollout in own:
-                        yield rollout
-                        yield from others(wait=False)
-                yield from others(wait=True)
+                while (rollout := arrived.get()) is not None:
+                    if isinstance(rollout, BaseException):
+                        raise rollout
+                    yield rollout
             finally:
-                if at_work:  # the caller stopped early: tell the other ranks
+                if not decoding.done():  # the caller stopped early
+                    cancelled.set()
                     self._ranks.note(call)
+            decoding.result()
 
     def sync(self, named: NamedTensors, version: int) -> None:
         """See `RolloutEngine.sync`; on every rank."""
@@ -101,10 +92,30 @@ class DistributedEngine:
         if self._engine:
             self._engine.close()
 
-    def _receive(self, rank: int, arrived: SimpleQueue[Any]) -> None:
-        try:
-            while (rollout := self._ranks.receive(rank)) is not None:
-                arrived.put(rollout)
-            arrived.put(None)
-        except BaseException as error:  # raised in the thread that generates
-            arrived.put(error)
+    def _decode_on_all(
+        self,
+        call: str,
+        prompts: Sequence[Sequence[int]],
+        sampling: Sampling,
+        arrived: SimpleQueue[Rollout | BaseException | None],
+        cancelled: Event,
+    ) -> None:
+        """Decode on every rank until all are done, however slowly the caller takes the rollouts: it may wait for a verdict
+        before it takes the next, and no candidate is timed while `busy` is entered."""
+        assert self._engine
+        others = range(1, self._ranks.size)
+        with self._busy(), ThreadPoolExecutor(len(others), "rollouts") as threads:
+            self._ranks.tell((call, prompts, sampling))
+            for rank in others:
+                threads.submit(_pass_on, iter(partial(self._ranks.receive, rank), None), arrived)
+            with closing(self._engine.generate(prompts, sampling)) as own:
+                _pass_on(takewhile(lambda _: not cancelled.is_set(), own), arrived)
+
+
+def _pass_on(rollouts: Iterable[Rollout], arrived: SimpleQueue[Rollout | BaseException | None]) -> None:
+    """Pass rollouts on to the thread that takes them; an error, too, which is raised there."""
+    try:
+        for rollout in rollouts:
+            arrived.put(rollout)
+    except BaseException as error:
+        arrived.put(error)
