@@ -203,6 +203,30 @@ def three_seeds() -> str:
     return table([*head, "speed, same tasks"], rows) + wrapped(f"{NOTE} {conditions(read('training_three_seeds'))}")
 
 
+def rl_curve() -> str:
+    """The models that a run of REINFORCE went through, asked side by side."""
+    data = read("curve_two_gpus")
+    rows = []
+    for row in data["judged"]["rows"]:
+        against, change = row["against"], row.get("change", {})
+        rows.append([
+            row["name"].replace("start", "nano"),
+            row.get("step", "–"),
+            figure_text(row["correct"]),
+            points(change["correct"]) if change else "–",
+            *(figure_text(against[name]["fast_1"]) for name in ("eager", "compile")),
+            figure_text(against["compile"]["geomean_x"], as_times=True),
+            figure_text(row["best_geomean_x"]["compile"], as_times=True),
+            figure_text(change["speed_ratio_x"], as_times=True) if change else "–",
+            f"{row['distinct_a_task']:.1f}",
+        ])  # fmt: skip
+    head = ["", "steps", "correct", "change, points", "faster than eager", "than compile", "speed against compile"]
+    run = data["run"]
+    attempts = sum(step["attempts_per_s"] * step["seconds"]["step"] for step in data["steps"])
+    note = f"{attempts:,.0f} attempts in {run['seconds']:.0f} s. {conditions(run | {'date': run['started'][:10]})}"
+    return table([*head, "best of 8", "speed, same tasks", "different of 8"], rows) + wrapped(note)
+
+
 def choices() -> str:
     """Short runs that differ from the first in one choice."""
     data = read("training")
@@ -399,6 +423,7 @@ TABLES: dict[str, Callable[[], str]] = {
         training_foreign,
         seeds,
         three_seeds,
+        rl_curve,
         choices,
         cost,
         ablation,

@@ -5,8 +5,8 @@
 
 The programs are simulated: each is the reference in float32, run op by op at the small shapes, on the inputs of every regime.
 Under `fp32` and `tf32` every result is off by roundings of its own, as in the runs that tolerances are made of; under `tf32`,
-operands of products are rounded towards zero (`cut`), or up or down at random (`by lot`). Under `bf16` and `fp16` the outputs
-are rounded once (`fused`), or half of what eager rounds is (`partly`). So no draw should be refused.
+operands of products are rounded towards zero (`cut`), to the `nearest` number, or up or down at random (`by lot`). Under `bf16`
+and `fp16` the outputs are rounded once (`fused`), or half of what eager rounds is (`partly`). So no draw should be refused.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -37,7 +37,13 @@ from kernrl.verifier.judge.truth.other_roundings import EagerRoundings, OtherRou
 from kernrl.verifier.judge.truth.reference_answers import ReferenceAnswers
 from kernrl.verifier.judge.truth.reference_copy import ReferenceCopy
 
-PROGRAMS = {"fp32": ("cut",), "tf32": ("cut", "by lot"), "bf16": ("fused", "partly"), "fp16": ("fused", "partly")}
+Program = Literal["cut", "by lot", "nearest", "fused", "partly"]
+PROGRAMS: dict[str, tuple[Program, ...]] = {
+    "fp32": ("cut",),
+    "tf32": ("cut", "by lot", "nearest"),
+    "bf16": ("fused", "partly"),
+    "fp16": ("fused", "partly"),
+}
 """By precision policy."""
 PARTLY = 0.5
 """Share of the results that are rounded by a program that is fused in parts."""
@@ -57,7 +63,7 @@ class SomeRoundings(OtherRoundings):
             y.copy_(y.to(self._dtype).float())
 
 
-def outputs_of(program: str, reference: ReferenceAnswers, draws: Sequence[Draw], seed: int) -> list[list[Tensor]]:
+def outputs_of(program: Program, reference: ReferenceAnswers, draws: Sequence[Draw], seed: int) -> list[list[Tensor]]:
     """What a program gives for each draw."""
     inputs, found = reference.inputs, []
     wide, dtype = ReferenceCopy(inputs, torch.float32), COMPUTE_DTYPE[inputs.precision]
@@ -68,8 +74,8 @@ def outputs_of(program: str, reference: ReferenceAnswers, draws: Sequence[Draw],
         inputs.draw(draw)  # a call may change running statistics
         torch.manual_seed(seed)
         random.seed(seed)
-        if program in PROGRAMS["tf32"]:
-            run = reference.rounded_run(None, Inputs.OWN, dithered=program == "by lot")
+        if program in ("cut", "by lot", "nearest"):
+            run = reference.rounded_run(None, Inputs.OWN, products=program)
         else:
             mode = SomeRoundings(dtype, eager.noted, PARTLY if program == "partly" else 0.0)
             with policy_flags("fp32"):

@@ -118,6 +118,11 @@ class Tolerance:
     misplaced: float = 0.0
     """Elements that may be finite, or infinite, where neither truth nor eager is."""
 
+    def of_one(self, count: int) -> float:
+        """The least error with which one element of `count` may explain that an output is refused: above `max`, or a quarter of
+        the squared error that `rms` allows."""
+        return min(self.max, self.rms * math.sqrt(count) / 2.0)
+
 
 def _differing(y: Tensor, truth: Tensor) -> list[Tensor]:
     """[RMS, max, share of elements that differ] of an integer output's error, without a sync."""

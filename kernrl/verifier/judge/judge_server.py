@@ -140,6 +140,10 @@ class Judge:
             one.levels, one.tolerances = kept.with_more_runs(one.row, reference(), self.clock)
             if not self._beyond([one]):
                 return True
+        if kept.may_lie_elsewhere(one.row):
+            one.levels, one.tolerances = kept.with_other_sides(one.row, reference(), self.clock)
+            if not self._beyond([one]):
+                return True
         if kept.may_be_steep(one.row, one.shown, one.levels, one.tolerances):
             one.levels, one.tolerances = kept.with_steep_places(one.row, reference(), self.clock)
             return not self._beyond([one])

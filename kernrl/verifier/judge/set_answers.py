@@ -26,9 +26,9 @@ from kernrl.verifier.judge.truth.reference_answers import (
     MOST_LUCK,
     MOST_STEEP,
     MOST_UNLUCKY,
-    RERUN_BYTES,
     Answer,
     ReferenceAnswers,
+    are_small,
 )
 
 VANISHED = 2.0**-16
@@ -51,13 +51,15 @@ class SetAnswers:
     _alone: dict[int, list[ErrorLevel]] = field(default_factory=dict)
     """By draw, where its tolerances alone were raised: error levels of runs with other roundings (16-bit policies), or of many
     more modelled runs."""
+    _sided: dict[int, list[ErrorLevel]] = field(default_factory=dict)
+    """By draw: error levels with the slack of numbers near jumps, each on a side of its own."""
     _steep: dict[int, list[ErrorLevel]] = field(default_factory=dict)
     """By draw: error levels with the slack of elements that a rounding moves far."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the answers, and of the slack of steep places."""
-        slacks = [level.slack for levels in self._steep.values() for level in levels]
+        """Bytes of the answers, and of the slack of jumps and steep places."""
+        slacks = [level.slack for kept in (self._sided, self._steep) for levels in kept.values() for level in levels]
         return sum(a.nbytes for a in self.answers) + sum(x.nbytes for x in slacks if x is not None)
 
     def add(self, draws: Sequence[Draw], reference: ReferenceAnswers, clock: Clock) -> None:
@@ -107,11 +109,12 @@ class SetAnswers:
         if not self._runs_again() or _kind(self.draws[row]) is Inputs.NONFINITE:
             return False
         given = zip(shown, self.answers[row].truth, levels, tolerances, strict=False)
-        counts = [(count_beyond(y, truth, level, bound.max), truth.numel()) for y, truth, level, bound in given]
+        sized = [(y, truth, level, bound.of_one(truth.numel()), truth.numel()) for y, truth, level, bound in given]
+        counts = [(count_beyond(y, truth, level, most), size) for y, truth, level, most, size in sized]
         return any(beyond for beyond, _ in counts) and all(beyond <= max(1.0, MOST_STEEP * size) for beyond, size in counts)
 
     def _runs_again(self) -> bool:
-        return not self._half and 8 * sum(y.numel() for y in self.answers[0].truth) <= RERUN_BYTES
+        return not self._half and are_small(self.answers[0].truth)
 
     def with_more_runs(self, row: int, reference: ReferenceAnswers, clock: Clock) -> tuple[list[ErrorLevel], list[Tolerance]]:
         """A draw's error levels and tolerances after many more modelled runs of it, which raise no other draw's."""
@@ -124,16 +127,30 @@ class SetAnswers:
         levels[row] = self._alone[row]
         return self._alone[row], self._tolerances(levels, row)
 
+    def may_lie_elsewhere(self, row: int) -> bool:
+        """Whether outputs depend on numbers that lie near jumps, so that another right program may give others."""
+        return self.answers[row].jumps and self._runs_again()
+
+    def with_other_sides(self, row: int, reference: ReferenceAnswers, clock: Clock) -> tuple[list[ErrorLevel], list[Tolerance]]:
+        """A draw's error levels, with numbers near jumps each on a side of its own, and its tolerances."""
+        levels, tolerances = self.with_more_runs(row, reference, clock)
+        if row not in self._sided:
+            with clock.at("draw"):
+                reference.inputs.draw(self.draws[row])
+            self._sided[row] = reference.with_other_sides(replace(self.answers[row], levels=levels), _kind(self.draws[row]))
+        return self._sided[row], tolerances
+
     def with_steep_places(
         self, row: int, reference: ReferenceAnswers, clock: Clock
     ) -> tuple[list[ErrorLevel], list[Tolerance]]:
         """A draw's error levels, with the elements that more rounding moves far, and its tolerances."""
-        levels, tolerances = self.with_more_runs(row, reference, clock)
+        before = self.with_other_sides if self.may_lie_elsewhere(row) else self.with_more_runs
+        levels, tolerances = before(row, reference, clock)
         if row not in self._steep:
             with clock.at("draw"):
                 reference.inputs.draw(self.draws[row])
             answer = replace(self.answers[row], levels=levels)
-            self._steep[row] = reference.with_steep_places(answer, [t.max for t in tolerances], _kind(self.draws[row]))
+            self._steep[row] = reference.with_steep_places(answer, tolerances, _kind(self.draws[row]))
         return self._steep[row], tolerances
 
     @property

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 import torch
 from support.one_product import made
@@ -13,6 +16,7 @@ from kernrl.verifier.judge.draws import Draw, schedule
 from kernrl.verifier.judge.inputs import TaskInputs
 from kernrl.verifier.judge.judge_server import Judge
 from kernrl.verifier.judge.regimes import HUGE, NOMINAL
+from kernrl.verifier.judge.truth.exact import Products
 from kernrl.verifier.judge.truth.reference_answers import ReferenceAnswers
 
 CLIFF = "torch.sigmoid((x @ self.weight) * x.abs().sum(-1, keepdim=True))"
@@ -21,14 +25,14 @@ SHARED = "torch.log_softmax((x @ self.weight).clamp(-0.5, 1.0), -1)"
 """One such element moves all of its row."""
 
 
-def honest(task: Task, draws: list[Draw], seed: int) -> list[list[torch.Tensor]]:
+def honest(task: Task, draws: list[Draw], seed: int, products: Products = "by lot") -> list[list[torch.Tensor]]:
     """The outputs of a program that computes as the reference does, and rounds in its own way."""
     inputs = TaskInputs(task, InputSet(FULL), "tf32", "cpu")
     reference, outputs = ReferenceAnswers(inputs), []
     for draw in draws:
         inputs.draw(draw)
         torch.manual_seed(seed)
-        outputs.append([reference.rounded_run(None, Inputs.OWN, dithered=True)[0].float()])
+        outputs.append([reference.rounded_run(None, Inputs.OWN, products=products)[0].float()])
     return outputs
 
 
@@ -53,6 +57,44 @@ def test_no_honest_program_is_refused_for_an_element_at_a_cliff(result: str, mon
             refused[looks] += sum(record["excess"] > 1 for record in judged(task, draws, outputs))
     assert refused[True] == 0
     assert refused[False] > 0
+
+
+TIES = "torch.nn.functional.gelu(torch.log_softmax(x @ x.T, -1) / 3)"
+"""Numbers far below zero are rounded to few different ones, and then rows of the product are nearly equal."""
+
+
+def test_no_honest_program_is_refused_for_rounding_to_the_nearest(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = replace(made(TIES), input_sets=(InputSet(FULL), InputSet("small")))
+    refused, rounded = {False: 0, True: 0}, ReferenceAnswers.rounded_run
+
+    def cut(self: ReferenceAnswers, *given: Any, products: Products = "cut", amplified: float = 1.0) -> list[torch.Tensor]:
+        return rounded(self, *given, products="cut" if products == "nearest" else products, amplified=amplified)
+
+    for seed in range(12):
+        draws = [draw for draw in schedule([InputSet("small")], seed) if draw.finite]
+        outputs = honest(task, draws, seed + 100, "nearest")
+        for looks in refused:
+            monkeypatch.setattr(ReferenceAnswers, "rounded_run", rounded if looks else cut)
+            refused[looks] += sum(record["excess"] > 1 for record in judged(task, draws, outputs))
+        monkeypatch.undo()
+    assert refused[True] == 0
+    assert refused[False] > 0
+
+
+def test_runs_are_asked_for_one_element_that_holds_the_rms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 512 elements, one is off by less than the largest may be, and by more than the RMS of all allows."""
+    task, draws, asked = made(CLIFF), finite_draws(0)[:1], counted(monkeypatch)
+    (outputs,) = honest(task, draws, 1)
+    record: ErrorRecord = {"excess": 0.0}
+    for share in range(1, 200):
+        bad = outputs[0].clone()
+        bad[3, 3] += share / 200 if bad[3, 3] < 0.5 else -share / 200
+        (record,) = judged(task, draws, [[bad]])
+        if record["excess"] > 1:
+            break
+    assert record["rms"] > record["tolerance_rms"]
+    assert abs(record["got"] - record["expected"]) < record["tolerance_max"]
+    assert asked
 
 
 def test_a_mistake_elsewhere_is_as_wrong_as_before(monkeypatch: pytest.MonkeyPatch) -> None:

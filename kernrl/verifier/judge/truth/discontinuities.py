@@ -48,7 +48,7 @@ class Jumps:
     _loses_nan: bool = False
     _at: int = 0
     _step: Callable[[Any, Any, Any], Any] | None = None
-    _side: float = 0.0
+    _side: float | None = None
 
     def recording(self) -> Jumps:
         """For the exact run."""
@@ -64,8 +64,9 @@ class Jumps:
         self._at, self._step = 0, self._measure
         return self
 
-    def moved(self, side: float) -> Jumps:
-        """For an exact run with what lies near a jump above (1.0) or below it (-1.0)."""
+    def moved(self, side: float | None) -> Jumps:
+        """For an exact run with what lies near a jump above (1.0) or below it (-1.0), or each element on a side of its own
+        (None)."""
         self._at, self._side, self._step = 0, side, self._move
         return self
 
@@ -122,7 +123,9 @@ class Jumps:
                 each = _rms(off.flatten(1), moved.flatten(1), 1)
                 rms = torch.maximum(rms, each.reshape(-1, *[1] * (off.dim() - 1)))
             share = _rms((off / exact).nan_to_num(0.0, torch.inf, torch.inf), moved)
-            margin = torch.where(moved, MARGIN * torch.fmin(rms, share * exact.abs()), 0.0)
+            # less for a small element, but not less than it is off in this run: large terms may cancel
+            own = torch.fmax(share * exact.abs(), off.abs())
+            margin = torch.where(moved, MARGIN * torch.fmin(rms, own), 0.0)
             self.margins[at] = torch.maximum(self.margins[at], margin)
             wide = [exact, *(a.double() if isinstance(a, Tensor) else a for a in args[1:])]
             if len(args) > 1 and isinstance(args[1], Tensor):  # two tensors: their difference was kept
@@ -139,7 +142,9 @@ class Jumps:
         at = self._next(args)
         if at is None or func.overloadpacket.__name__.endswith("_"):
             return func(*args, **kwargs)
-        jumped, beyond, here = _jumped(func, args, kwargs, self._side * self.margins[at])
+        step = self.margins[at]
+        step = torch.where(torch.rand_like(step) < 0.5, step, -step) if self._side is None else self._side * step
+        jumped, beyond, here = _jumped(func, args, kwargs, step)
         return torch.where(jumped, beyond, here)
 
     def _next(self, args: Sequence[Any]) -> int | None:

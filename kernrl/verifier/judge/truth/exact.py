@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -37,10 +37,25 @@ TF32_ROUNDING = 2.0**-10 / math.sqrt(3.0)
 """RMS of the relative error of an operand that is cut to TF32, or rounded away from zero."""
 
 
+Products = Literal["cut", "nearest", "by lot"]
+"""How a product's operands become TF32: towards zero, to the nearest number, or to either number beside them."""
+
+
 def cut_to_tf32(x: Tensor) -> Tensor:
     """Truncated to TF32's 11 significant bits, as tensor cores do with an operand that has not been rounded."""
     bits, cut = _TF32_CUT[x.dtype]
     return (x.view(bits) & cut).view(x.dtype)
+
+
+def _to_tf32(x: Tensor, how: Products) -> Tensor:
+    """An operand as a product reads it."""
+    return cut_to_tf32(x if how == "cut" else _halfway(x) if how == "nearest" else _dithered(x))
+
+
+def _halfway(x: Tensor) -> Tensor:
+    """x further from zero by half a unit of TF32's last place, so that what it is cut to is the number nearest to it."""
+    bits, cut = _TF32_CUT[x.dtype]
+    return torch.where(torch.isfinite(x), (x.view(bits) - cut // 2).view(x.dtype), x)
 
 
 def _dithered(x: Tensor) -> Tensor:
@@ -106,21 +121,20 @@ def rounds(func: Any) -> bool:
 
 @called_directly
 class Exact(TorchDispatchMode):
-    """Runs float64 convolutions as matrix products. `tf32` truncates the operands of products as tensor cores do; `roundoff`
+    """Runs float64 convolutions as matrix products. `tf32`: how operands of products are rounded to TF32; `roundoff`
     perturbs every result at random, as rounding in that precision would; `jumps` sees to ops whose result jumps; `narrow` are
     the dtypes in place of which everything is `wide` (`base/float64_mode.py`)."""
 
     def __init__(
-        self, *, tf32: bool = False, dithered: bool = False, roundoff: float = 0.0, jumps: Jumps | None = None,
-        extremes: bool = False, narrow: frozenset[torch.dtype] = frozenset(), wide: torch.dtype = torch.float64,
-        amplified: float = 1.0,
+        self, *, tf32: Products | None = None, roundoff: float = 0.0, jumps: Jumps | None = None, extremes: bool = False,
+        narrow: frozenset[torch.dtype] = frozenset(), wide: torch.dtype = torch.float64, amplified: float = 1.0,
     ):  # fmt: skip
-        """`dithered`: operands are rounded to TF32 up or down by lot, as another library may round them; `amplified`: and are
-        off by so many such roundings. `extremes`: NaN stands where very large numbers have no answer, see `_contracted` and
-        `_summed`."""
+        """`amplified`: under `tf32`, operands are also off by so many roundings at random. `extremes`: NaN stands where very
+        large numbers have no answer, see `_contracted` and `_summed`."""
         super().__init__()
-        self._dithered, self._extremes, self._amplified = dithered, extremes, amplified
-        self._tf32, self._roundoff, self._jumps = tf32, roundoff, jumps
+        self._extremes, self._amplified = extremes, amplified
+        self._tf32: Products | None = tf32
+        self._roundoff, self._jumps = roundoff, jumps
         self._narrow, self._wide = narrow, wide
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -181,8 +195,8 @@ class Exact(TorchDispatchMode):
                 x = as_pairs(args[i])
                 if self._amplified > 1.0:
                     x = perturbed(x, self._amplified * TF32_ROUNDING)
-                cut = cut_to_tf32(_dithered(x) if self._dithered else x)
-                args[i] = torch.view_as_complex(cut) if args[i].is_complex() else cut
+                rounded = _to_tf32(x, self._tf32)
+                args[i] = torch.view_as_complex(rounded) if args[i].is_complex() else rounded
         if kind.name != "convolution" or args[0].dtype != torch.float64 or args[0].dim() != args[1].dim():
             return func(*args, **kwargs)
         x, w, bias, stride, padding, dilation, transposed, output_padding, groups = args

@@ -14,10 +14,19 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from kernrl.verifier.base.clock import Clock
 from kernrl.verifier.base.float64_mode import narrow_dtypes
 from kernrl.verifier.base.precision import COMPUTE_DTYPE, UNIT_ROUNDOFF, policy_flags, widened
-from kernrl.verifier.judge.compare import MAX_FACTOR, RMS_FACTOR, ErrorLevel, Inputs, error_figures, error_level, level_figures
+from kernrl.verifier.judge.compare import (
+    MAX_FACTOR,
+    RMS_FACTOR,
+    ErrorLevel,
+    Inputs,
+    Tolerance,
+    error_figures,
+    error_level,
+    level_figures,
+)
 from kernrl.verifier.judge.inputs import TaskInputs
 from kernrl.verifier.judge.truth.discontinuities import Jumps, distinct_along, slack
-from kernrl.verifier.judge.truth.exact import Exact, perturbed, rounds
+from kernrl.verifier.judge.truth.exact import Exact, Products, perturbed, rounds
 from kernrl.verifier.judge.truth.other_roundings import EagerRoundings, OtherRoundings, Rounded
 from kernrl.verifier.judge.truth.reference_copy import ReferenceCopy
 from kernrl.verifier.judge.truth.slices import Slices
@@ -42,6 +51,9 @@ ten crosses it in about half of the runs with more rounding."""
 MOST_STEEP = 1 / 16
 """Share of an output's elements that may be wrong and be looked at so. That more of them lie where it is steep is no mistake:
 one element may move all of its row."""
+
+MARGIN_RUNS, SIDES = 4, 16
+"""Runs that show which numbers lie near a jump, and runs with each of these on a side of its own."""
 
 RERUN_BYTES = 16 << 20
 """Larger outputs (all of them, in float64) are modelled once, which bounds memory and time."""
@@ -69,6 +81,8 @@ class Answer:
     """Names of the last outputs: the running statistics after the call, which a candidate may leave alone."""
     modelled: bool = True
     """Whether `levels` are those of all modelled runs, too. Without them tolerances are narrower."""
+    jumps: bool = False
+    """Whether some numbers lie so near an op's jump that a rounding decides on which side."""
 
     @property
     def nbytes(self) -> int:
@@ -178,24 +192,42 @@ class ReferenceAnswers:
         """
         found = [[level.rms, level.max, level.relative_rms] for level in answer.levels]
         for _ in range(UNLUCKY_RUNS):
-            run = self.rounded_run(None, kind, dithered=True)
+            run = self.rounded_run(None, kind, products="by lot")
             found = _larger(found, run, answer)
             del run  # before the next one is made
         return _raised(answer.levels, found, MOST_UNLUCKY)
 
-    def with_steep_places(self, answer: Answer, bounds: Sequence[float], kind: Inputs) -> list[ErrorLevel]:
+    def with_other_sides(self, answer: Answer, kind: Inputs) -> list[ErrorLevel]:
+        """The error levels of `answer`, of the numbers that the inputs hold now, where several numbers near jumps meet.
+
+        The two runs of `answer` put all of them on the same side. What is made of several may be further from the truth where
+        each lies on a side of its own, as in a program.
+        """
+        jumps = Jumps()
+        self._exact_run(jumps.recording())
+        for _ in range(MARGIN_RUNS):
+            self.rounded_run(jumps.measuring(), kind, products="by lot")
+        free = [level.slack for level in answer.levels]
+        for _ in range(SIDES):
+            far = slack(answer.truth, [self._exact_run(jumps.moved(None), "jumps")])
+            twice = [None if x is None else RMS_FACTOR * x for x in far]
+            free = [b if a is None else a if b is None else torch.maximum(a, b) for a, b in zip(free, twice, strict=True)]
+        return [replace(level, slack=x) for level, x in zip(answer.levels, free, strict=True)]
+
+    def with_steep_places(self, answer: Answer, bounds: Sequence[Tolerance], kind: Inputs) -> list[ErrorLevel]:
         """The error levels of `answer`, of the numbers that the inputs hold now, where a rounding may move few elements far.
 
         The sigmoid of a large product is 0 or 1, and a rounding decides which where the product is near 0. Such elements are so
         few that no modelled run may have met one; an honest program may, whose error there is a thousand times the tolerance.
-        Runs with more rounding find them. An element that they move beyond `bounds`, the largest errors accepted, may be off by
-        twice that, if it moves over `STEEP` times as far as errors grow, or if plain runs move it beyond the error that the
-        bounds were made of.
+        Runs with more rounding find them. An element that they move beyond what `bounds` allow one may be off by twice that, if
+        it moves over `STEEP` times as far as errors grow, or if plain runs move it beyond the error that the bounds were made
+        of.
         """
         plain, moved = self._furthest(answer, kind, PLAIN_RUNS, 1.0), self._furthest(answer, kind, STEEP_RUNS, AMPLIFIED)
         steep = []
         for level, near, far, bound in zip(answer.levels, plain, moved, bounds, strict=True):
-            is_steep = (far > bound) & ((far > STEEP * AMPLIFIED * near) | (near > bound / MAX_FACTOR))
+            moves = (far > STEEP * AMPLIFIED * near) | (near > bound.max / MAX_FACTOR)
+            is_steep = (far > bound.of_one(far.numel())) & moves
             free = torch.where(is_steep, RMS_FACTOR * far, 0.0)
             steep.append(replace(level, slack=free if level.slack is None else torch.maximum(level.slack, free)))
         return steep
@@ -204,7 +236,7 @@ class ReferenceAnswers:
         """By output, how far each element was from the truth in the run that had it furthest; 0 where it is no number."""
         furthest = [torch.zeros_like(y, dtype=torch.float64) for y in answer.truth]
         for _ in range(runs):
-            run = self.rounded_run(None, kind, dithered=True, amplified=amplified)
+            run = self.rounded_run(None, kind, products="by lot", amplified=amplified)
             for far, y, truth in zip(furthest, run, answer.truth, strict=True):
                 if truth.is_floating_point():
                     torch.maximum(far, (widened(y) - truth).abs().nan_to_num(0.0, 0.0, 0.0), out=far)
@@ -224,9 +256,11 @@ class ReferenceAnswers:
     def _whole(self, kind: Inputs, truth: list[Tensor], jumps: Jumps) -> Answer:
         precision = self.inputs.precision
         rounded = [self.rounded_run(jumps.measuring(), kind)] if self._models else []
+        if precision == "tf32" and are_small(truth):  # it makes other rows equal than truncation
+            rounded.append(self.rounded_run(jumps.measuring(), kind, products="nearest"))
         with self._clock.at("rounded"):
             more = range(_more_runs(truth, rounded))
-        rounded += [self.rounded_run(jumps.measuring(), kind, dithered=True) for _ in more]
+        rounded += [self.rounded_run(jumps.measuring(), kind, products="by lot") for _ in more]
         if not self._models:
             jumps.relative(PERTURBATION_ROUNDOFFS * UNIT_ROUNDOFF[precision])
         sides = [self._exact_run(jumps.moved(side), "jumps") for side in (1.0, -1.0)] if jumps.near else []
@@ -245,7 +279,7 @@ class ReferenceAnswers:
         if kind is not Inputs.NONFINITE:
             for y, level in zip(truth, levels, strict=True):
                 level.distinct = distinct_along(y, jumps)
-        return Answer(truth, levels, [y.dtype for y in eager], tuple(self.inputs.statistics))
+        return Answer(truth, levels, [y.dtype for y in eager], tuple(self.inputs.statistics), jumps=jumps.near)
 
     def _unordered(self, truth: list[Tensor]) -> list[Tensor]:
         """Where outputs are what a search among numbers with NaN has found (bool): other programs find something else."""
@@ -269,21 +303,28 @@ class ReferenceAnswers:
                 self._wide = ReferenceCopy(self.inputs, torch.float64)
             return self._wide.run(None, mode)
 
-    def rounded_run(self, jumps: Jumps | None, kind: Inputs, *, dithered: bool = False, amplified: float = 1.0) -> list[Tensor]:
-        """Outputs of a run with more rounding than eager's; `dithered`: with other roundings each time; `amplified`: so many
-        times as much. On inputs that are not the task's own, very large numbers may have no answer."""
+    def rounded_run(
+        self, jumps: Jumps | None, kind: Inputs, *, products: Products = "cut", amplified: float = 1.0
+    ) -> list[Tensor]:
+        """Outputs of a run with more rounding than eager's; `products`: how operands become TF32 under that policy;
+        `amplified`: so many times as much. On inputs that are not the task's own, very large numbers may have no answer."""
         u, tf32 = amplified * UNIT_ROUNDOFF["fp32"], self.inputs.precision == "tf32"
         # operands that are cut already are the same numbers to tensor cores, which are eight times as fast
         with self._clock.at("rounded"), policy_flags("tf32" if tf32 else "fp32"):
             extremes = kind is not Inputs.OWN
-            mode = Exact(tf32=tf32, dithered=dithered, roundoff=u, jumps=jumps, extremes=extremes, amplified=amplified)
+            mode = Exact(tf32=products if tf32 else None, roundoff=u, jumps=jumps, extremes=extremes, amplified=amplified)
             return self._rounded.run(lambda x: perturbed(x, PERTURBATION_ROUNDOFFS * u), mode)
+
+
+def are_small(truth: Sequence[Tensor]) -> bool:
+    """Whether outputs are small enough to be modelled several times."""
+    return 8 * sum(y.numel() for y in truth) <= RERUN_BYTES
 
 
 def _more_runs(truth: list[Tensor], rounded: list[list[Tensor]]) -> int:
     """How often outputs are modelled again: of a few errors, chance decides how large they are."""
     pairs = [(y, x) for run in rounded for y, x in zip(truth, run, strict=True) if y.numel() and y.is_floating_point()]
-    if not pairs or sum(8 * y.numel() for y, _ in pairs) > RERUN_BYTES:
+    if not pairs or not are_small(truth):
         return 0
     fewest = float(torch.stack([_independent_errors(widened(x) - widened(y)) for y, x in pairs]).amin())
     return min(MOST_RUNS, math.ceil(FEW_ERRORS / max(fewest, 1.0))) - 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kernrl.tasks.task import InputSet, Task
-from kernrl.verifier.judge.compare import error_figures, excess, tolerances_for
+from kernrl.verifier.judge.compare import Inputs, error_figures, excess, tolerances_for
 from kernrl.verifier.judge.draws import Draw
 from kernrl.verifier.judge.inputs import TaskInputs
 from kernrl.verifier.judge.truth.discontinuities import Jumps
@@ -31,12 +32,35 @@ def get_inputs():
 def get_init_inputs():
     return []
 """
+PRODUCT = """
+import torch
+import torch.nn as nn
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(72, 64))
+
+    def forward(self, x):
+        return torch.sign(x @ self.weight)
+
+def get_inputs():
+    return [torch.randn(128, 72)]
+
+def get_init_inputs():
+    return []
+"""
 THIRD = 0.5 / 3.0
 """Times 3, it is 0.5 but for a rounding."""
 SHRUNK = SOURCE.format("F.hardshrink(x * 3.0, 0.5)")
 
 
 def answered(code: str, precision: str = "fp32", change: dict[int, float] | None = None) -> tuple[torch.Tensor, Answer]:
+    reference = drawn(code, precision, change)
+    return reference.inputs.inputs[0], reference.answer()
+
+
+def drawn(code: str, precision: str = "fp32", change: dict[int, float] | None = None) -> ReferenceAnswers:
     task = Task(id="t", pytorch_code=code, input_sets=(InputSet("full"),), precision=precision)
     reference = ReferenceAnswers(TaskInputs(task, task.input_sets[0], precision, "cpu"))
     reference.inputs.draw(Draw("full", "nominal", 3))
@@ -44,7 +68,7 @@ def answered(code: str, precision: str = "fp32", change: dict[int, float] | None
     x.clamp_(-0.1, 0.1)  # nothing lies near the jump of itself
     for place, number in (change or {}).items():
         x.view(-1)[place] = number
-    return x, reference.answer()
+    return reference
 
 
 def exceeds(y: torch.Tensor, answer: Answer) -> bool:
@@ -85,6 +109,37 @@ def test_a_sum_behind_a_jump_may_have_either() -> None:
     wrong = sums[0].clone()
     wrong[1] += 7.0
     assert exceeds(wrong, answer)
+
+
+def test_two_numbers_near_jumps_may_lie_on_different_sides() -> None:
+    """On the same side, above or below, their product is 1."""
+    code = SOURCE.format("torch.where(x * 3.0 > 0.5, 1.0, -1.0).view(-1, 2).prod(1)")
+    reference = drawn(code, change={4: THIRD, 5: THIRD, 6: THIRD * 1.001, 7: THIRD * 1.001})
+    answer = reference.answer()
+    sided = replace(answer, levels=reference.with_other_sides(answer, Inputs.OWN))
+    assert answer.jumps
+    for place, right in ((2, True), (3, False)):
+        y = answer.truth[0].float()
+        y[place] = -y[place]
+        assert exceeds(y, answer)
+        assert exceeds(y, sided) is not right
+
+
+def test_what_is_left_where_large_terms_cancel_lies_near_a_jump() -> None:
+    """It is off by as much as its terms are, however small it is itself."""
+    mistaken, lost = 0, 0
+    for seed in range(20):
+        task = Task(id="t", pytorch_code=PRODUCT, input_sets=(InputSet("full"),), precision="tf32")
+        reference = ReferenceAnswers(TaskInputs(task, task.input_sets[0], "tf32", "cpu"))
+        reference.inputs.draw(Draw("full", "nominal", seed))
+        (level,) = reference.answer().levels
+        torch.manual_seed(seed)
+        (y,) = reference.rounded_run(None, Inputs.OWN, products="by lot")
+        far = (y.double() - reference.answer().truth[0]).abs() > 1.0
+        mistaken += int(far.sum())
+        lost += int((far & (level.slack == 0.0)).sum()) if level.slack is not None else int(far.sum())
+    assert mistaken > 20
+    assert lost < mistaken / 10
 
 
 def test_elements_behind_a_bound_say_nothing_of_how_far_rounding_moves_the_others() -> None:
