@@ -188,8 +188,8 @@ class WithoutClock:
     def doing(self) -> str:
         return self._verifier.doing()
 
-    def untimed(self) -> AbstractContextManager[None]:
-        return self._verifier.untimed()
+    def untimed(self, gpu: int | None = None) -> AbstractContextManager[None]:
+        return self._verifier.untimed(gpu)
 
     def verify_many(self, pairs: Iterable[tuple[Task, str]]) -> Iterator[tuple[int, Verdict]]:
         for position, verdict in self._verifier.verify_many(pairs):

@@ -99,7 +99,7 @@ class NoVerifier:
     def doing(self) -> str:
         return ""
 
-    def untimed(self) -> contextlib.AbstractContextManager[None]:
+    def untimed(self, gpu: int | None = None) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
 
     def verify_many(self, pairs: Any) -> Iterator[tuple[int, Verdict]]:

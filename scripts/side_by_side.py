@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,7 @@ def replies_of(model: Path, tasks: Sequence[Task], precision: str, verifier: Har
     texts = [prompt_text(task_messages(t, style, precision), tokenizer) for t in tasks]
     prompts: Any = tokenizer(texts, add_special_tokens=False)
     sampling = Sampling(SAMPLES, MAX_TOKENS, TEMPERATURE, stop_ids=stop_ids(policy), seed=0)
-    engine = GenerateEngine(policy, batch_size=1024, gpu_turn=verifier.untimed)
+    engine = GenerateEngine(policy, batch_size=1024, gpu_turn=partial(verifier.untimed, policy.model.device.index))
     collector = Collector(engine, tokenizer, verifier, lambda verdict: None, sampling, style=style)
     for r in sorted(engine.generate(prompts["input_ids"], sampling), key=lambda r: (r.prompt, r.sample)):
         task = tasks[r.prompt]

@@ -73,9 +73,9 @@ class Noted:
         """See `Verifier.doing`."""
         return self._verifier.doing()
 
-    def untimed(self) -> AbstractContextManager[None]:
+    def untimed(self, gpu: int | None = None) -> AbstractContextManager[None]:
         """See `Verifier.untimed`."""
-        return self._verifier.untimed()
+        return self._verifier.untimed(gpu)
 
 
 def improve(

@@ -58,6 +58,11 @@ class Ranks:
             self._board = TCPStore(address, port, is_master=False)
 
     @property
+    def beside(self) -> int:
+        """On rank 0, how many ranks run on its machine: the first ones, each on the GPU of its own index."""
+        return int(os.environ.get("LOCAL_WORLD_SIZE") or self.size)
+
+    @property
     def leads(self) -> bool:
         """Whether this is rank 0, which owns order, files, console and verification."""
         return self.index == 0

@@ -46,8 +46,8 @@ class Verifier(Protocol):
         """What its GPUs are at, for a line of progress; '' where nothing is under way or nobody knows."""
         ...
 
-    def untimed(self) -> AbstractContextManager[None]:
-        """Context in which the caller uses the GPUs: the verifier times nothing on them meanwhile."""
+    def untimed(self, gpu: int | None = None) -> AbstractContextManager[None]:
+        """Context in which the caller uses a GPU, by its index, or all of them: the verifier times nothing there meanwhile."""
         ...
 
 

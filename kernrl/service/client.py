@@ -55,7 +55,7 @@ class AnyVerifier(Protocol):
 
     def doing(self) -> str: ...
 
-    def untimed(self) -> contextlib.AbstractContextManager[None]: ...
+    def untimed(self, gpu: int | None = None) -> contextlib.AbstractContextManager[None]: ...
 
     def close(self) -> None: ...
 
@@ -164,7 +164,7 @@ class RemoteVerifier:
         """Not known here."""
         return ""
 
-    def untimed(self) -> contextlib.AbstractContextManager[None]:
+    def untimed(self, gpu: int | None = None) -> contextlib.AbstractContextManager[None]:
         """Nothing to do: the server's GPUs are not the caller's."""
         return contextlib.nullcontext()
 

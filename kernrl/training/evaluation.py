@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -266,7 +267,8 @@ def open_model(config: EvalConfig, verifier: Verifier) -> tuple[GenerateEngine |
         policy = load_policy(config.model, dtype="bf16" if on_gpu else "fp32", revision=config.revision)
         policy.model.requires_grad_(False).eval().to("cuda" if on_gpu else "cpu")  # pyright: ignore[reportArgumentType]
         tokenizer, settings = policy.tokenizer, policy.model.generation_config
-        engine = GenerateEngine(policy, batch_size=config.sampling_batch, gpu_turn=verifier.untimed)
+        turn = partial(verifier.untimed, policy.model.device.index)
+        engine = GenerateEngine(policy, batch_size=config.sampling_batch, gpu_turn=turn)
     sampling = sampling_of(config, end_tokens(tokenizer, settings))
     style = prompt_style(tokenizer, config.prompt)
     settings = {"style": style, "precision": config.precision, "facts": config.facts, "name_gpu": config.name_gpu}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -43,11 +44,14 @@ def open_engine(config: ImproveConfig, policy: Policy, verifier: Verifier, run: 
             "--launch fsdp2 shards the weights, and no process can sample from a shard: give --engine server and --server-url."
         )
     if ranks.size == 1:
-        return local_engine(config, policy, ranks, verifier.untimed) if embedded else server_engine(config, policy, run)
+        turn = partial(verifier.untimed, policy.model.device.index)
+        return local_engine(config, policy, ranks, turn) if embedded else server_engine(config, policy, run)
     if embedded:
-        return DistributedEngine(local_engine(config, policy, ranks, nullcontext), ranks, helped=True, busy=verifier.untimed)
-    asking = server_engine(config, policy, run) if ranks.leads else None
-    return DistributedEngine(asking, ranks, helped=False, busy=nullcontext)
+        engine = local_engine(config, policy, ranks, nullcontext)
+        return DistributedEngine(
+            engine, ranks, busy=lambda rank: verifier.untimed(rank) if rank < ranks.beside else nullcontext()
+        )
+    return DistributedEngine(server_engine(config, policy, run) if ranks.leads else None, ranks)
 
 
 def local_engine(

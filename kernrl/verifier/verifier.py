@@ -91,12 +91,14 @@ class HardenedVerifier:
         return self.evaluator.doing()
 
     @contextlib.contextmanager
-    def untimed(self) -> Iterator[None]:
-        """Within, the caller may keep the GPUs busy: candidates are traced, compiled and judged, but none is timed."""
+    def untimed(self, gpu: int | None = None) -> Iterator[None]:
+        """Within, the caller may keep a GPU of this machine busy, by its index, or all of them: candidates are traced, compiled
+        and judged, but none is timed there."""
         self.evaluator.start()
+        held = self.evaluator.gpus if gpu is None else self.evaluator.gpus[gpu : gpu + 1]
         with contextlib.ExitStack() as stack:
-            for gpu in self.evaluator.gpus:
-                stack.enter_context(gpu.untimed())
+            for one in held:
+                stack.enter_context(one.untimed())
             yield
 
     def _completed(self, pending: dict[Future[Verdict], list[tuple[int, Task]]]) -> Iterator[tuple[int, Verdict]]:

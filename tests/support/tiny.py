@@ -98,7 +98,7 @@ class FakeVerifier:
     def doing(self) -> str:
         return ""
 
-    def untimed(self) -> AbstractContextManager[None]:
+    def untimed(self, gpu: int | None = None) -> AbstractContextManager[None]:
         return nullcontext()
 
     def verify_many(self, pairs: Iterable[tuple[Task, str]]) -> Iterator[tuple[int, Verdict]]:

@@ -138,21 +138,25 @@ def test_reinforce_samples_and_learns_the_same_in_two_processes(model, tasks, tm
 
 
 class OneAfterAnother(FakeVerifier):
-    """Takes a candidate only when the one before it has been timed, for which nobody else may use the GPU."""
+    """Takes a candidate only when the one before it has been timed, for which nobody else may use a GPU."""
 
     def __init__(self):
         super().__init__(judge)
-        self._gpu = threading.Lock()
+        self._gpus = [threading.Lock(), threading.Lock()]
 
     @contextmanager
-    def untimed(self):
-        with self._gpu:
+    def untimed(self, gpu=None):
+        with self._gpus[gpu]:
             yield
+
+    def time_on(self, gpu):
+        assert self._gpus[gpu].acquire(timeout=20), f"GPU {gpu} is never free"
+        self._gpus[gpu].release()
 
     def verify_many(self, pairs):
         for index, verdict in super().verify_many(pairs):
-            assert self._gpu.acquire(timeout=20), "the GPU is never free"
-            self._gpu.release()
+            self.time_on(0)
+            self.time_on(1)
             yield index, verdict
 
 
@@ -160,11 +164,30 @@ def timing_one_after_another():
     session.open_verifier = lambda config: OneAfterAnother()
 
 
+def timing_on_the_second_gpu_while_rank_0_decodes():
+    verifier, generate = OneAfterAnother(), GenerateEngine.generate
+
+    def timed_first(self, prompts, sampling):
+        if os.environ["RANK"] == "0":
+            verifier.time_on(1)
+        yield from generate(self, prompts, sampling)
+
+    session.open_verifier = lambda config: verifier
+    GenerateEngine.generate = timed_first
+
+
 @pytest.mark.slow
 def test_candidates_are_timed_before_all_rollouts_are_taken(model, tasks, tmp_path):
     codes, errors = together(rl(model, tasks, tmp_path / "run", steps=1), tmp_path, before=timing_one_after_another)
     assert codes == [0, 0], errors
     assert len(read_lines(tmp_path / "run" / "samples.jsonl")) == 9
+
+
+@pytest.mark.slow
+def test_a_gpu_is_free_for_timing_when_its_own_rank_has_decoded(model, tasks, tmp_path):
+    arguments = rl(model, tasks, tmp_path / "run", "--sampling-batch", "9", steps=1)  # one batch, which rank 0 decodes
+    codes, errors = together(arguments, tmp_path, before=timing_on_the_second_gpu_while_rank_0_decodes)
+    assert codes == [0, 0], errors
 
 
 def ending():

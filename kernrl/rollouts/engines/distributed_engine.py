@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import takewhile
@@ -31,14 +31,13 @@ class DistributedEngine:
 
     Args:
         engine: this rank's; None on other ranks than 0 where a server samples.
-        helped: whether the other ranks decode too.
-        busy: context entered on rank 0 while any rank decodes.
+        busy: of a rank, the context entered on rank 0 while that one decodes; None where no rank does, since a server samples.
     """
 
     def __init__(
-        self, engine: RolloutEngine | None, ranks: Ranks, *, helped: bool, busy: Callable[[], AbstractContextManager[None]]
+        self, engine: RolloutEngine | None, ranks: Ranks, busy: Callable[[int], AbstractContextManager[None]] | None = None
     ):
-        self._engine, self._ranks, self._helped, self._busy = engine, ranks, helped, busy
+        self._engine, self._ranks, self._busy = engine, ranks, busy
         self._calls = 0
 
     def lead(self, work: Callable[[], T]) -> T:
@@ -61,7 +60,7 @@ class DistributedEngine:
     def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> Generator[Rollout, None, None]:
         """See `RolloutEngine.generate`; on rank 0 alone, within `lead`."""
         assert self._engine
-        if not self._helped:
+        if self._busy is None:
             yield from self._engine.generate(prompts, sampling)
             return
         self._calls += 1
@@ -69,7 +68,7 @@ class DistributedEngine:
         arrived: SimpleQueue[Rollout | BaseException | None] = SimpleQueue()
         cancelled = Event()
         with ThreadPoolExecutor(1, "generate") as thread:
-            decoding = thread.submit(self._decode_on_all, call, prompts, sampling, arrived, cancelled)
+            decoding = thread.submit(self._decode_on_all, self._busy, call, prompts, sampling, arrived, cancelled)
             decoding.add_done_callback(lambda _: arrived.put(None))
             try:
                 while (rollout := arrived.get()) is not None:
@@ -94,6 +93,7 @@ class DistributedEngine:
 
     def _decode_on_all(
         self,
+        busy: Callable[[int], AbstractContextManager[None]],
         call: str,
         prompts: Sequence[Sequence[int]],
         sampling: Sampling,
@@ -101,21 +101,25 @@ class DistributedEngine:
         cancelled: Event,
     ) -> None:
         """Decode on every rank until all are done, however slowly the caller takes the rollouts: it may wait for a verdict
-        before it takes the next, and no candidate is timed while `busy` is entered."""
+        before it takes the next, and on a GPU that is busy no candidate is timed. Each is free when its rank has decoded."""
         assert self._engine
         others = range(1, self._ranks.size)
-        with self._busy(), ThreadPoolExecutor(len(others), "rollouts") as threads:
+        with ExitStack() as held, ThreadPoolExecutor(len(others), "rollouts") as threads:
+            turns = [held.enter_context(ExitStack()) for _ in range(self._ranks.size)]
+            for rank, turn in enumerate(turns):
+                turn.enter_context(busy(rank))
             self._ranks.tell((call, prompts, sampling))
             for rank in others:
-                threads.submit(_pass_on, iter(partial(self._ranks.receive, rank), None), arrived)
+                threads.submit(_pass_on, iter(partial(self._ranks.receive, rank), None), arrived, turns[rank])
             with closing(self._engine.generate(prompts, sampling)) as own:
-                _pass_on(takewhile(lambda _: not cancelled.is_set(), own), arrived)
+                _pass_on(takewhile(lambda _: not cancelled.is_set(), own), arrived, turns[0])
 
 
-def _pass_on(rollouts: Iterable[Rollout], arrived: SimpleQueue[Rollout | BaseException | None]) -> None:
-    """Pass rollouts on to the thread that takes them; an error, too, which is raised there."""
+def _pass_on(rollouts: Iterable[Rollout], arrived: SimpleQueue[Rollout | BaseException | None], turn: ExitStack) -> None:
+    """Pass rollouts on to the thread that takes them, and end the turn of who decodes them; an error is raised there, too."""
     try:
-        for rollout in rollouts:
-            arrived.put(rollout)
+        with turn:
+            for rollout in rollouts:
+                arrived.put(rollout)
     except BaseException as error:
         arrived.put(error)

@@ -46,7 +46,7 @@ class GenerateEngine:
             weights, which need no sync.
         graphs: False decodes by transformers' `generate` alone, and computes all as transformers does.
         deal: (rank, world): this engine decodes batches rank, rank + world, …; others with the same weights decode the rest.
-        gpu_turn: context entered while a batch is decoded; with `HardenedVerifier.untimed`, nothing is timed on that GPU.
+        gpu_turn: context entered while a batch is decoded, such as `HardenedVerifier.untimed` of this GPU.
     """
 
     def __init__(
