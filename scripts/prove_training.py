@@ -34,7 +34,7 @@ from typing import Any
 import side_by_side
 import torch
 from side_by_side import SAMPLES, TEMPERATURE, part_of, tasks_of, write_replies
-from training_table import spent_s, write_table
+from training_table import UNCHANGED, spent_s, write_table
 from training_tasks import write_tasks_page
 
 from kernrl.config import BestOfNConfig, ReinforceConfig, RewardWeightedConfig, SftConfig, VerifierConfig
@@ -63,12 +63,15 @@ AGAINST |= {"rounds": 10_000}
 WEIGHTED |= {"limit": None}
 REINFORCE |= {"steps": 10_000, "save_every": 10_000}
 CHOICES: dict[str, Row] = {  # `--short-steps` steps each: all ask the same tasks, with the same seed
-    "loo": {},
+    UNCHANGED: {},
+    "loo": {"advantage": "loo"},
     "no-baseline": {"advantage": "raw"},
     "group-scaled": {"advantage": "group"},
     "reward-best-of-n": {"reward": "best-of-n"},
     "reward-milestones": {"reward": "milestones"},
     "reward-hierarchical": {"reward": "hierarchical"},
+    "reward-compile": {"reward_baseline": "compile"},
+    "reward-best-known": {"reward": "best-known"},
     # so few that each is asked several times: only then is a candidate known from before
     "few-tasks": {"limit": 48},
     "few-tasks-best-known": {"limit": 48, "reward": "best-known"},
@@ -92,7 +95,7 @@ TASKS = 1000
 def train_one(name: str, args: argparse.Namespace, seconds: float, verifier: HardenedVerifier, folder: Path) -> Row:
     """One run in `folder`, of `seconds` where its method has a time limit; the settings that it ran with."""
     base: Row = {"model": str(args.model), "output": folder, "workers": args.workers}
-    judged = {"verifier": REINFORCE["verifier"] | {"precision": args.precision, "baseline": baselines_of(name)}}
+    judged = {"verifier": verifier_settings(args) | {"baseline": baselines_of(name)}}
     learn = base | {"tasks": str(args.out / "tasks.jsonl")}
     if name == "further-sft":
         data = {"count": 20_000, "seed": 7, "steps": args.sft_steps, "learning_rate": 2e-5, "rows_per_step": 2}
@@ -119,6 +122,11 @@ def train_one(name: str, args: argparse.Namespace, seconds: float, verifier: Har
     return config.model_dump(mode="json", exclude=OF_ITS_PLACE) | whole
 
 
+def verifier_settings(args: argparse.Namespace) -> Row:
+    """Of every run, whatever it is timed against."""
+    return REINFORCE["verifier"] | {"precision": args.precision, "compile_timeout_s": args.compile_timeout_s}
+
+
 def first_of(folder: Path) -> Path:
     """Where a run of both methods keeps that of the first."""
     return folder.with_name(f"{folder.name}-first")
@@ -131,7 +139,10 @@ def steps_of(folder: Path) -> list[Row]:
 
 def baselines_of(name: str) -> tuple[str, ...]:
     """What a run's candidates are timed against: eager alone, unless its reward compares with more."""
-    return COMPARE.get(CHOICES.get(name, {}).get("reward", ""), tuple(REINFORCE["verifier"]["baseline"]))
+    choice, usual = CHOICES.get(name, {}), tuple(REINFORCE["verifier"]["baseline"])
+    if baseline := choice.get("reward_baseline"):
+        return (*usual, baseline)
+    return COMPARE.get(choice.get("reward", ""), usual)
 
 
 def seed_of(name: str) -> int:
@@ -142,7 +153,7 @@ def train(args: argparse.Namespace) -> None:
     """Train each run that has no replies yet, and have its model answer the suites."""
     names = [name for name in args.runs if not (args.out / name / "replies.jsonl").exists()]
     opened = time.perf_counter()
-    settings = REINFORCE["verifier"] | {"cache_dir": args.cache_dir, "precision": args.precision}
+    settings = verifier_settings(args) | {"cache_dir": args.cache_dir}
     scratches = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)  # verdicts under way when a run ends come after it
     with scratches as scratch:
         for baselines in dict.fromkeys(map(baselines_of, names)):
@@ -295,6 +306,9 @@ def main() -> None:
     part["train"].add_argument("--workers", type=int, help="processes that make tasks; by default one a core")
     part["train"].add_argument("--sft-steps", type=int, default=300, help="steps of further-sft that take as long")
     part["train"].add_argument("--short-steps", type=int, default=8, help="steps of the runs that differ in one choice")
+    part["train"].add_argument(
+        "--compile-timeout-s", type=float, default=REINFORCE["verifier"]["compile_timeout_s"], help="as of kernrl reinforce"
+    )
     part["train"].add_argument("--commit", help="of this code, where its folder is not a repository")
     part["train"].add_argument(
         "--keep", nargs="+", choices=RUNS, default=[], metavar="RUN", help="runs whose models are kept in --out"

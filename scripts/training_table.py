@@ -27,6 +27,9 @@ Row = dict[str, Any]
 PHASES = ("generate", "verify", "update")
 """Of a step."""
 
+UNCHANGED = "unchanged"
+"""The run with which those that differ in one choice are compared."""
+
 
 class Replies:
     """What the models of a proof wrote for some tasks, with verdicts.
@@ -218,6 +221,9 @@ def write_table(
         kinds = [trained[name]["settings"] | {"seed": None} for name in found]
         if len(found) > 1 and all(kind == kinds[0] for kind in kinds):
             rows[title] = figures_of(out, replies, found)
+    for name in asked.get("choices", ()):
+        if UNCHANGED in there and name in there and name != UNCHANGED:
+            rows[name]["change_from_unchanged"] = compare(replies.samples(UNCHANGED), replies.samples(name))
     rows[FASTEST] = figures_of_samples(replies, replies.fastest())
     settings = asked | {"runs": {name: of_run["settings"] for name, of_run in trained.items()}}
     about, measured = conditions(out, there)

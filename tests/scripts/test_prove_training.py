@@ -83,8 +83,9 @@ def test_the_methods_are_given_the_same_time(tmp_path, monkeypatch):
         name = stage.__name__.rpartition(".")[2]
         monkeypatch.setattr(stage, "run", lambda config, verifier, name=name: asked.update({name: config}))
     args = argparse.Namespace(
-        model=tmp_path / "nano", out=tmp_path, workers=1, precision="tf32", set=[("epochs", 3)], short_steps=3, first_share=0.5
-    )
+        model=tmp_path / "nano", out=tmp_path, workers=1, precision="tf32", set=[("epochs", 3)], short_steps=3, first_share=0.5,
+        compile_timeout_s=6.0,
+    )  # fmt: skip
     for name in ("best-of-n", "reward-weighted", "reinforce-1"):
         settings = prove_training.train_one(name, args, 77.0, None, tmp_path / name)
         assert settings["time_limit_s"] == 77.0
@@ -121,11 +122,12 @@ def test_the_methods_are_given_the_same_time(tmp_path, monkeypatch):
     # a reward that compares with compile has it timed, and no other run pays for that
     timed = {name: prove_training.baselines_of(name) for name in prove_training.RUNS}
     both = {name for name, baselines in timed.items() if baselines == ("eager", "compile")}
-    assert both == {"reward-milestones", "few-tasks-best-known"}
+    assert both == {"reward-milestones", "reward-compile", "reward-best-known", "few-tasks-best-known"}
     assert {timed[name] for name in set(timed) - both} == {("eager",)}
     for name in prove_training.CHOICES:
         settings = prove_training.train_one(name, args, 77.0, None, tmp_path / name)
         assert tuple(settings["verifier"]["baseline"]) == timed[name]
+        assert settings["verifier"]["compile_timeout_s"] == 6.0
 
 
 def test_compile_is_timed_for_the_runs_alone_that_compare_with_it(tmp_path, monkeypatch):
@@ -144,7 +146,15 @@ def test_compile_is_timed_for_the_runs_alone_that_compare_with_it(tmp_path, monk
     monkeypatch.setattr(prove_training, "train_one", train_one)
     monkeypatch.setattr(side_by_side, "replies_of", lambda *asked: [{"text": "x"}])
     runs = ["start", "reward-milestones", "best-of-n", "few-tasks-best-known", "reinforce-0", "reinforce-long"]
-    given = {"precision": "tf32", "cache_dir": None, "commit": None, "keep": [], "model": tmp_path / "nano", **NO_TASKS}
+    given = {
+        "precision": "tf32",
+        "cache_dir": None,
+        "compile_timeout_s": 15.0,
+        "commit": None,
+        "keep": [],
+        "model": tmp_path / "nano",
+        **NO_TASKS,
+    }
     args = argparse.Namespace(out=tmp_path / "proof", runs=runs, seconds=60.0, long_seconds=300.0, budget_s=math.inf, **given)
     prove_training.train(args)
     assert opened == [("eager",), ("eager", "compile")]
