@@ -227,11 +227,36 @@ def rl_curve() -> str:
     return table([*head, "best of 8", "speed, same tasks", "different of 8"], rows) + wrapped(note)
 
 
-def choices() -> str:
-    """Short runs that differ from the first in one choice."""
-    data = read("training")
-    rows = [short_row(data, name, name) for name in data["settings"]["choices"] if name in data["rows"]]
-    return table(SHORT, rows)
+def rewards() -> str:
+    """Short runs of REINFORCE that differ in their reward alone, asked side by side."""
+    data = read("training_rewards")
+    rows = []
+    for name in ("start", *data["settings"]["choices"]):
+        if not (row := data["rows"].get(name)):
+            continue
+        change, compiled = row.get("change_from_unchanged", {}), row["against"]["compile"]
+        rows.append([
+            REWARDS.get(name, name),
+            figure_text(row["correct"]),
+            faster(row["against"]["eager"]),
+            faster(compiled),
+            figure_text(compiled["geomean_x"], as_times=True),
+            figure_text(row["change"]["speed_ratio_x"], as_times=True) if "change" in row else "–",
+            points(change["correct"]) if change else "–",
+            "{value:.3f}× [{low:.3f}, {high:.3f}]".format_map(change["speed_ratio_x"]) if change else "–",
+        ])  # fmt: skip
+    head = ["rewarded", "correct", "faster than eager", "than compile", "speed against compile", "speed, same tasks as nano"]
+    note = f"{NOTE} {conditions(data)}"
+    return table([*head, "points beyond the first run", "speed, same tasks as the first run"], rows) + wrapped(note)
+
+
+REWARDS = {
+    "start": "(nano before)",
+    "unchanged": "`log-speed` against eager",
+    "reward-compile": "`log-speed` against `torch.compile`",
+    "reward-best-known": "`best-known`",
+    "reward-milestones": "`milestones`",
+}
 
 
 SHORT = ("run", "correct", "change, points", "faster than eager", "speed", "speed, same tasks")
@@ -424,7 +449,7 @@ TABLES: dict[str, Callable[[], str]] = {
         seeds,
         three_seeds,
         rl_curve,
-        choices,
+        rewards,
         cost,
         ablation,
         ablation_cpu,

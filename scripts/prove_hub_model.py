@@ -246,7 +246,7 @@ def main() -> None:
         "--sft-s", type=float, default=240.0, help="seconds of `kernrl sft`, the making of its first pairs included"
     )
     parser.add_argument("--reinforce-s", type=float, default=120.0, help="seconds of the steps of `kernrl reinforce`")
-    parser.add_argument("--eval-s", type=float, default=80.0, help="seconds after which an evaluation is interrupted")
+    parser.add_argument("--eval-s", type=float, default=120.0, help="seconds after which an evaluation is interrupted")
     parser.add_argument("--tasks", type=int, default=48, help="held-out tasks of an evaluation")
     parser.add_argument("--samples", type=int, default=4, help="candidates a task in an evaluation")
     parser.add_argument("--seed", type=int, default=0)
