@@ -28,8 +28,9 @@ from kernrl.config import EvalConfig, ReinforceConfig, SftConfig
 from kernrl.errors import UsageError
 from kernrl.policy.memory_plan import GIB, count_parameters, estimate_training
 from kernrl.policy.pairs import task_messages
+from kernrl.rollouts.fall_of_correctness import Correctness
 from kernrl.rollouts.own_reward import own_reward
-from kernrl.rollouts.step_metrics import alarms, correctness_alarm
+from kernrl.rollouts.step_metrics import alarms
 from kernrl.service.client import TOKEN
 from kernrl.tasks.loaders import load_tasks
 from kernrl.tasks.prompt import read_template
@@ -340,7 +341,7 @@ def test_the_guide_to_a_hub_model_knows_every_alarm() -> None:
     judged = [attempt(Status.POLICY, "stop"), attempt(Status.CORRECT, "stop", 12.0)]
     raised = [why_nothing([attempt(Status.WRONG, "length")], 64, lambda _: True)]
     raised += [why_nothing([attempt(Status.WRONG, "stop")] * 2, 64, lambda _: True), why_nothing(judged, 64, lambda _: True)]
-    raised += [*alarms(judged, 0.9, 20.0, 10.0), *correctness_alarm(0.3, 0.6)]
+    raised += [*alarms(judged, 0.9, 20.0, 10.0), *Correctness(best=(0.6, 99)).alarms(0.3, 99)]
     named = [row[0].strip("`") for row in cells("train_hub_model.md", "alarm")]
     assert len(named) == len(raised)
     shown = [re.sub(r"\d+(\.\d+)?", "N", text) for text in raised]

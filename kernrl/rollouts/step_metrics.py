@@ -9,6 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from kernrl.rollouts.collect import Attempt, Collected
+from kernrl.rollouts.fall_of_correctness import Correctness
 from kernrl.rollouts.reward import UNKNOWN
 from kernrl.verifier.base.verdict import Status, Verdict
 
@@ -24,9 +25,6 @@ DUPLICATES_ALARM = 0.75
 LENGTH_DRIFT_ALARM = 0.5
 """Relative change of the mean length since the run's first step from which a step raises an alarm."""
 
-CORRECT_FALL_ALARM = 0.1
-"""Fall of the share of correct attempts below the best step's from which a step raises an alarm: chance makes less."""
-
 
 def speed_geomean_x(verdicts: Sequence[Verdict]) -> float | None:
     """Geometric mean of the first baseline's speedups over the correct and timed; None where there are none."""
@@ -40,27 +38,28 @@ def _speedup_x(verdict: Verdict) -> list[float]:
     return [speedup.value for speedup in timed.values()][:1]
 
 
-def step_metrics(collected: Collected, first_length: float | None = None, most_correct: float | None = None) -> dict[str, Any]:
+def step_metrics(collected: Collected, first_length: float | None = None, before: Correctness | None = None) -> dict[str, Any]:
     """The metrics of one step's attempts.
 
     Args:
         first_length: mean length in tokens of the run's first step, against which drift is measured.
-        most_correct: the greatest share of correct attempts of any step before.
+        before: how many attempts were correct in the steps before.
 
     Returns:
         `reward`, `correct`, `fast_1` (see `Verdict.faster`), `fast_1_plain` (every win counted) and `truncated` as means over
-        the attempts that could be judged; `speed_geomean_x`; `modelled`, whether speeds are the roofline model's; lengths in
-        tokens; `statuses`; `unknown`, the number that could not be judged, and `internal_errors`, those of them that are
-        faults of the verifier itself; and `alarms`, sentences for a person.
+        the attempts that could be judged, and `tasks`, the number of groups with such attempts; `speed_geomean_x`; `modelled`,
+        whether speeds are the roofline model's; lengths in tokens; `statuses`; `unknown`, the number that could not be judged,
+        and `internal_errors`, those of them that are faults of the verifier itself; and `alarms`, sentences for a person.
     """
     attempts = collected.attempts
     judged = [a for a in attempts if a.verdict.status not in UNKNOWN]
     verdicts = [a.verdict for a in judged]
     lengths = [len(a.rollout.token_ids) for a in attempts]
     length = fmean(lengths) if lengths else 0.0
-    correct = _mean([v.correct for v in verdicts])
+    correct, asked = _mean([v.correct for v in verdicts]), len({a.group for a in judged})
     modelled = any(v.timing and v.timing.kind == "modelled" for v in verdicts)
     return {
+        "tasks": asked,
         "attempts": len(attempts),
         "unknown": len(attempts) - len(judged),
         "internal_errors": (faults := sum(a.verdict.internal_error for a in attempts)),
@@ -77,7 +76,7 @@ def step_metrics(collected: Collected, first_length: float | None = None, most_c
         "statuses": dict(Counter(str(a.verdict.status) for a in attempts)),
         "alarms": [
             *alarms(judged, duplicates or 0.0, length, first_length),
-            *correctness_alarm(correct, most_correct),
+            *(before.alarms(correct, asked) if before else []),
             *fault_alarm(faults),
         ],
     }
@@ -97,13 +96,6 @@ def alarms(judged: Sequence[Attempt], duplicates: float, length: float, first_le
     if first_length and abs(length / first_length - 1) >= LENGTH_DRIFT_ALARM:
         found.append(f"replies are {length / first_length:.1f} times as long as in the first step")
     return found
-
-
-def correctness_alarm(correct: float | None, most_correct: float | None) -> list[str]:
-    """A sentence where far fewer attempts are correct than in the best step before."""
-    if correct is None or most_correct is None or correct > most_correct - CORRECT_FALL_ALARM:
-        return []
-    return [f"{correct:.0%} of the attempts are correct, where {most_correct:.0%} were"]
 
 
 def fault_alarm(faults: int) -> list[str]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from kernrl.policy.finetune import FINAL_RATIO, falling
 from kernrl.policy.parallel import accumulating, clip_gradients, load_optimizer, save_training, wrap_for_ranks
 from kernrl.rollouts.batch import LossRow, pack_rollouts, rows_of_rank
 from kernrl.rollouts.collect import Collected, Verifier
+from kernrl.rollouts.fall_of_correctness import Correctness
 from kernrl.rollouts.step_metrics import step_metrics
 from kernrl.runs.interrupt import StopAfterStep
 from kernrl.runs.steps_table import LiveTable
@@ -136,7 +137,7 @@ def sample_batch(learner: Learner, step: int) -> Batch:
     collected = sample_groups(learner, step)
     require_judged(collected.attempts)
     learner.session.know(collected.attempts)
-    metrics = step_metrics(collected, learner.first_length, learner.most_correct)
+    metrics = step_metrics(collected, learner.first_length, learner.correctness)
     examples, logprobs = training_examples(learner.session, learner.config, collected)
     if not any(e.weight for e in examples):
         metrics["alarms"].append(why_nothing(collected.attempts, learner.config.max_tokens, learner.session.fits))
@@ -214,8 +215,8 @@ class Learner:
         """Wall time of all steps, over every resume."""
         self.first_length: float | None = None
         """Mean length in tokens of the first step's rollouts."""
-        self.most_correct: float | None = None
-        """The greatest share of correct attempts of any step."""
+        self.correctness = Correctness()
+        """Of the steps so far."""
         self.order = TaskOrder(len(session.tasks), config.seed, config.curriculum)
         self.policy_loss = PolicyLoss(session.policy, config, session.ranks)
         self.loss = wrap_for_ranks(session.ranks, self.policy_loss, session.policy, methods=["logprobs"])
@@ -289,7 +290,7 @@ class Learner:
         self.step += 1
         self.seconds += seconds
         self.first_length = self.first_length or metrics["length"]
-        self.most_correct = max(filter(None, (self.most_correct, metrics["correct"])), default=None)
+        self.correctness.take(metrics["correct"], metrics["tasks"])
 
     # --- save and resume -----------------------------------------------------------------------------------------------
 
@@ -299,7 +300,7 @@ class Learner:
         if not self.session.ranks.leads:
             return
         order = {"drawn": self.order.drawn, "pass_rates": self.order.pass_rates}
-        seen = {"first_length": self.first_length, "most_correct": self.most_correct}
+        seen = {"first_length": self.first_length, "correctness": asdict(self.correctness)}
         state = {"step": self.step, "seconds": self.seconds, **seen, "order": order}
         write_json(folder / "reinforce_state.json", state)
 
@@ -308,7 +309,7 @@ class Learner:
         load_optimizer(self.session.ranks, self.session.policy, self.optimizer, folder)
         state = read_json(folder / "reinforce_state.json")
         self.step, self.seconds = state["step"], state["seconds"]
-        self.first_length, self.most_correct = state["first_length"], state.get("most_correct")
+        self.first_length, self.correctness = state["first_length"], Correctness(**state.get("correctness", {}))
         self.order.drawn = state["order"]["drawn"]
         self.order.pass_rates = {int(task): rate for task, rate in state["order"]["pass_rates"].items()}
         self.session.sync_sampler(version=self.step)

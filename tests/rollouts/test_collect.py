@@ -12,6 +12,7 @@ from kernrl.policy.examples import prompt_text
 from kernrl.policy.pairs import task_messages
 from kernrl.rollouts.collect import Collector, candidate_key, feedback
 from kernrl.rollouts.engines.engine import Sampling
+from kernrl.rollouts.fall_of_correctness import Correctness
 from kernrl.rollouts.reward import reward
 from kernrl.rollouts.step_metrics import speed_geomean_x, step_metrics
 from kernrl.tasks.prompt import PRECISIONS
@@ -209,9 +210,15 @@ def test_a_step_in_numbers(tokenizer):
 
 
 def test_a_fall_of_correctness_is_an_alarm(tokenizer):
-    found = collector(tokenizer, lambda prompt, sample, call: ("good", "bad")[sample]).collect(tiny_tasks(1), (0, 1))
-    assert step_metrics(found, most_correct=0.55)["alarms"] == []
-    assert step_metrics(found, most_correct=0.9)["alarms"] == ["50% of the attempts are correct, where 90% were"]
+    right = collector(tokenizer, lambda prompt, sample, call: "good").collect(tiny_tasks(24), (0, 1))
+    wrong = collector(tokenizer, lambda prompt, sample, call: "bad").collect(tiny_tasks(24), (0, 1))
+    before = Correctness()
+    metrics = step_metrics(right, before=before)
+    assert metrics["alarms"] == []
+    assert metrics["tasks"] == 24
+    before.take(metrics["correct"], metrics["tasks"])
+    found = step_metrics(wrong, before=before)
+    assert found["alarms"] == ["50% of the attempts of the last steps are correct, where 100% were"]
 
 
 def test_alarms_of_a_gamed_reward(tokenizer):
