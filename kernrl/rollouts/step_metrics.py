@@ -43,7 +43,7 @@ def step_metrics(collected: Collected, first_length: float | None = None, before
 
     Args:
         first_length: mean length in tokens of the run's first step, against which drift is measured.
-        before: how many attempts were correct in the steps before.
+        before: how many attempts were correct in the steps before; None raises no alarm of fewer.
 
     Returns:
         `reward`, `correct`, `fast_1` (see `Verdict.faster`), `fast_1_plain` (every win counted) and `truncated` as means over

@@ -137,7 +137,9 @@ def sample_batch(learner: Learner, step: int) -> Batch:
     collected = sample_groups(learner, step)
     require_judged(collected.attempts)
     learner.session.know(collected.attempts)
-    metrics = step_metrics(collected, learner.first_length, learner.correctness)
+    # a curriculum asks harder tasks as the run goes on, so that fewer attempts are correct says nothing
+    before = None if learner.config.curriculum else learner.correctness
+    metrics = step_metrics(collected, learner.first_length, before)
     examples, logprobs = training_examples(learner.session, learner.config, collected)
     if not any(e.weight for e in examples):
         metrics["alarms"].append(why_nothing(collected.attempts, learner.config.max_tokens, learner.session.fits))

@@ -218,7 +218,7 @@ def test_a_fall_of_correctness_is_an_alarm(tokenizer):
     assert metrics["tasks"] == 24
     before.take(metrics["correct"], metrics["tasks"])
     found = step_metrics(wrong, before=before)
-    assert found["alarms"] == ["50% of the attempts of the last steps are correct, where 100% were"]
+    assert found["alarms"] == ["0% of the attempts are correct, where 100% of the best steps were"]
 
 
 def test_alarms_of_a_gamed_reward(tokenizer):

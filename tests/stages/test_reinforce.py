@@ -222,6 +222,22 @@ def test_a_kill_loses_at_most_the_step_in_flight(model, tasks, tmp_path, monkeyp
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("options", "compares"), [([], True), (["--curriculum"], False)])
+def test_harder_tasks_of_a_curriculum_are_no_fall_of_correctness(model, tasks, tmp_path, monkeypatch, options, compares):
+    given, measure = [], reinforce.step_metrics
+
+    def measured(collected, first_length, before):
+        given.append(before)
+        return measure(collected, first_length, before)
+
+    monkeypatch.setattr(reinforce, "step_metrics", measured)
+    assert run(arguments(model, tasks, tmp_path / "run", *options, steps=2)) == 0
+    assert [before is not None for before in given] == [compares] * 2
+    step_1 = metrics(tmp_path / "run")[1]
+    assert given[0] is None or given[0].last[0] == (step_1["correct"], step_1["tasks"])
+
+
+@pytest.mark.slow
 def test_what_is_best_known_is_known_again_after_a_kill(model, tasks, tmp_path, monkeypatch, verifier):
     def judge_against_both(text):
         speedup = judge(text).speedup()
