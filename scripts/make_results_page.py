@@ -247,7 +247,7 @@ def rewards() -> str:
         ])  # fmt: skip
     head = ["rewarded", "correct", "faster than eager", "than compile", "speed against compile", "speed, same tasks as nano"]
     note = f"{NOTE} {conditions(data)}"
-    return table([*head, "points, against the first row", "speed, same tasks as the first row"], rows) + wrapped(note)
+    return table([*head, "points, against the second row", "speed, same tasks as the second row"], rows) + wrapped(note)
 
 
 REWARDS = {
