@@ -42,10 +42,14 @@ class Correctness:
         """
         if correct is None or self.best is None:
             return []
-        before = self.best[0]
-        alone = [(correct, tasks)] if correct < before / 2 else []
-        found = [now for now in (*alone, together(self._with(correct, tasks))) if fallen(self.best, now)]
-        return [f"{now:.0%} of the attempts are correct, where {before:.0%} of the best steps were" for now, _ in found[:1]]
+        before, step, window = self.best[0], (correct, tasks), together(self._with(correct, tasks))
+        if correct < before / 2 and fallen(self.best, step):
+            now = correct
+        elif fallen(self.best, window):
+            now = window[0]
+        else:
+            return []
+        return [f"{now:.0%} of the attempts are correct, where {before:.0%} of the best steps were"]
 
     def take(self, correct: float | None, tasks: int) -> None:
         """Take in a step, if any of its attempts could be judged."""

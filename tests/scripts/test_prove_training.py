@@ -250,6 +250,19 @@ def test_the_table_compares_each_run_with_the_start(tmp_path, capsys):
     assert "- reinforce-0: 76% of the attempts repeat another's source (steps 2 to 3); x (step 3)" in said
     assert "- reinforce-1: none" in said
     assert (tmp_path / "table.md").read_text() in capsys.readouterr().out
+    assert not any("change_from_unchanged" in row for row in rows.values())
+    # runs that differ in one choice are compared with the one that differs in none
+    for name, choice in (("reinforce-0", "unchanged"), ("reinforce-1", "reward-compile")):
+        (tmp_path / name).rename(tmp_path / choice)
+    choices = asked | {"choices": ["unchanged", "reward-compile"]}
+    write_table(tmp_path, tmp_path / "choices", prove_training.RUNS, {}, choices, tasks)
+    rows = json.loads((tmp_path / "choices.json").read_text())["rows"]
+    assert "change_from_unchanged" not in rows["unchanged"]
+    change = rows["reward-compile"]["change_from_unchanged"]
+    assert change["speed_ratio_x"]["value"] == pytest.approx(1.0)
+    assert change["correct"]["value"] == pytest.approx(1 / 8)
+    for name, choice in (("reinforce-0", "unchanged"), ("reinforce-1", "reward-compile")):
+        (tmp_path / choice).rename(tmp_path / name)
     # runs that differ in more than their seed have no row together
     facts = json.loads((tmp_path / "reinforce-1" / "train.json").read_text())
     facts["settings"] |= {"seed": 12, "failure_weight": 3.0}
